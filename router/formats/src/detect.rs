@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::builtin::reasonings;
 use crate::delta::Delta;
-use crate::format::{Format, Layout};
+use crate::format::{Envelope, Format, Layout};
 use crate::ids::IdSource;
 use crate::parser::ParserOptions;
 use crate::probe;
@@ -69,6 +69,16 @@ const SIGNS: &[(&str, &str)] = &[
     ("<TOOLCALL>", "nemotron_json"),
     ("<｜DSML｜ calls>", "deepseek_v41"),
     ("｜DSML｜", "deepseek_v32"),
+    ("]<]minimax[>[", "minimax_m3"),
+    ("<|open|>", "kimi_k3"),
+    ("<|START_TEXT|>", "cohere_command4"),
+    ("<|START_ACTION|>", "cohere_command3"),
+    ("<tool_calls:", "hy_v4"),
+    ("<|plamo:begin_", "plamo3"),
+    ("<ifm|tool_calls>", "k2_horizon"),
+    ("<|tool_call:start|>", "solar_open2"),
+    ("<param name=", "minicpm5"),
+    ("<|action_start|>", "internlm"),
     ("<|python_start|>", "llama4_pythonic"),
     ("[TOOL_CALLS]", "mistral_v3"),
 ];
@@ -103,16 +113,25 @@ fn by_response_template(evidence: &Evidence) -> Option<Detected> {
 fn by_rendered_call(evidence: &Evidence) -> Option<Detected> {
     let arguments = probe::arguments();
     let mut readers = Vec::new();
-    for text in evidence.rendered.iter().map(|text| after_question(text)) {
-        for format in Format::all().iter().filter(|format| reads(format, text)) {
-            // Among formats that read the call, the one that would have written it so.
-            let exact = text.contains(&format.write(&[(probe::NAME, &arguments)]));
-            readers.push((!exact, format));
+    for format in Format::all() {
+        let format = format.for_vocabulary(&evidence.tokens);
+        let envelope = format.envelope;
+        if envelope.is_some_and(|envelope| !evidence.shows_envelope(envelope)) {
+            continue;
+        }
+        let written = format.write(&[(probe::NAME, &arguments)]);
+        let texts = evidence.rendered.iter().map(|text| after_question(text));
+        let read: Vec<&str> = texts.filter(|text| reads(&format, text)).collect();
+        if !read.is_empty() {
+            // Among formats that read the call, the one that would have written it so, and with the same markers of
+            // content.
+            let exact = read.iter().any(|text| text.contains(&written));
+            readers.push(((!exact, envelope.is_none()), format));
         }
     }
-    let (_, format) = readers.into_iter().min_by_key(|(inexact, _)| *inexact)?;
+    let (_, format) = readers.into_iter().min_by_key(|(rank, _)| *rank)?;
     Some(Detected {
-        format: format.clone(),
+        format,
         found: Found::RenderedCall,
     })
 }
@@ -122,7 +141,7 @@ fn by_signs(evidence: &Evidence) -> Option<Detected> {
         .iter()
         .find(|(sign, _)| evidence.tokens.contains(*sign) || evidence.template.contains(sign))?;
     Some(Detected {
-        format: Format::named(name)?.clone(),
+        format: Format::named(name)?.for_vocabulary(&evidence.tokens),
         found: Found::Vocabulary,
     })
 }
@@ -140,17 +159,27 @@ fn complete_reasoning(mut format: Format, evidence: &Evidence) -> Format {
     if format.layout == Layout::Channels {
         return format;
     }
-    let shown = |marker: &str| {
-        evidence.template.contains(marker)
-            || evidence.tokens.contains(marker)
-            || evidence.generation_prompt.contains(marker)
-    };
     let own = format.reasoning.take();
     format.reasoning = own
         .into_iter()
         .chain(reasonings())
-        .find(|reasoning| shown(&reasoning.close) && shown(&reasoning.open));
+        .find(|reasoning| evidence.shows(&reasoning.close) && evidence.shows(&reasoning.open));
     format
+}
+
+impl Evidence {
+    /// Whether template, vocabulary or prompts have this marker.
+    fn shows(&self, marker: &str) -> bool {
+        let marker = marker.trim();
+        self.template.contains(marker)
+            || self.tokens.contains(marker)
+            || self.generation_prompt.contains(marker)
+            || self.rendered.iter().any(|text| text.contains(marker))
+    }
+
+    fn shows_envelope(&self, envelope: Envelope) -> bool {
+        self.shows(envelope.open) && self.shows(envelope.close)
+    }
 }
 
 /// What follows the question in a rendered conversation.

@@ -8,6 +8,7 @@ mod arguments;
 mod calls;
 mod channels;
 mod content;
+mod elements;
 mod head;
 mod literals;
 mod parameters;
@@ -16,7 +17,7 @@ mod reasoning;
 use std::sync::Arc;
 
 use crate::delta::Delta;
-use crate::format::{Calls, Format, Layout};
+use crate::format::{Calls, Envelope, Format, Layout, Reasoning};
 use crate::ids::IdSource;
 use crate::tool::Tool;
 use arguments::Reader;
@@ -53,6 +54,8 @@ impl Default for ParserOptions {
 pub struct OutputParser {
     format: Arc<Format>,
     options: ParserOptions,
+    /// The markers of reasoning behind the prompt.
+    reasoning: Option<Reasoning>,
     state: State,
     /// Text that is not decided yet. Everything before it is in deltas.
     held: String,
@@ -119,15 +122,15 @@ impl Format {
 
 impl OutputParser {
     fn new(format: Arc<Format>, prompt_tail: &str, options: ParserOptions) -> Self {
-        let state = match (&format.layout, &format.reasoning) {
+        let reasoning = format.reasoning_after(prompt_tail);
+        let state = match (&format.layout, &reasoning) {
             (Layout::Channels, _) => State::Channels,
             (_, None) => State::Content,
-            (_, Some(reasoning)) if prompt_tail.trim_end().ends_with(reasoning.open.trim_end()) => {
-                State::Reasoning
-            }
+            (_, Some(reasoning)) if reasoning.is_begun(prompt_tail) => State::Reasoning,
             (_, Some(_)) => State::Start,
         };
         let mut parser = Self {
+            reasoning,
             triggers: Box::new([false; 256]),
             drop_space: matches!(state, State::Reasoning) && options.separate_reasoning,
             state,
@@ -149,6 +152,9 @@ impl OutputParser {
                     triggers[usize::from(first)] = true;
                 }
             }
+        }
+        for marker in parser.envelope_markers() {
+            triggers[usize::from(marker.as_bytes()[0])] = true;
         }
         *parser.triggers = triggers;
         parser
@@ -210,6 +216,11 @@ impl OutputParser {
             Layout::Calls(calls) if !self.options.tools.is_empty() => Some(calls),
             _ => None,
         }
+    }
+
+    /// The markers that are dropped from content.
+    fn envelope_markers(&self) -> impl Iterator<Item = &'static str> {
+        self.format.envelope.into_iter().flat_map(Envelope::markers)
     }
 
     fn tool(&self, name: &str) -> Option<&Tool> {

@@ -15,14 +15,21 @@ impl OutputParser {
         if self.held.is_empty() {
             return Step::Wait;
         }
-        if self.active_calls().is_none() {
+        if self.active_calls().is_none() && self.format.envelope.is_none() {
             self.deliver(self.held.len(), deltas);
             return Step::Wait;
         }
-        match self.find_section() {
-            (at, Match::Full(section)) => {
+        match self.find_marker() {
+            (at, Match::Full(Marker::Section(section))) => {
                 self.deliver(self.held[..at].trim_end().len(), deltas);
                 self.state = State::Section(section);
+                Step::Go
+            }
+            (at, Match::Full(Marker::Envelope(length))) => {
+                let content = self.held[..at].trim_end().len();
+                self.deliver(content, deltas);
+                self.held.drain(..at - content + length);
+                self.drop_space = true;
                 Step::Go
             }
             (_, _) if end => {
@@ -36,11 +43,8 @@ impl OutputParser {
         }
     }
 
-    /// The first place where a section begins or may begin, and its number; else the end of what is held.
-    fn find_section(&self) -> (usize, Match<usize>) {
-        let Some(calls) = self.active_calls() else {
-            return (self.held.len(), Match::No);
-        };
+    /// The first place where a marker is or may be, and which; else the end of what is held.
+    fn find_marker(&self) -> (usize, Match<Marker>) {
         let bytes = self.held.as_bytes();
         for (at, _) in bytes
             .iter()
@@ -52,21 +56,43 @@ impl OutputParser {
                 continue;
             };
             let first = self.fresh && self.held[..at].trim_start().is_empty();
-            let mut partial = false;
-            for (number, section) in calls.sections.iter().enumerate() {
-                let trigger = calls.trigger(section);
-                if trigger.is_empty() || (section.at_start && !first) {
-                    continue;
-                }
-                if rest.starts_with(trigger) {
-                    return (at, Match::Full(number));
-                }
-                partial |= trigger.starts_with(rest);
-            }
-            if partial {
-                return (at, Match::Partial);
+            match self.marker(rest, first) {
+                Match::No => {}
+                found => return (at, found),
             }
         }
         (self.held.len(), Match::No)
     }
+
+    /// The marker at the start of `rest`, with nothing before it or not.
+    fn marker(&self, rest: &str, first: bool) -> Match<Marker> {
+        let sections = self.active_calls().into_iter().flat_map(|calls| {
+            let sections = calls.sections.iter().enumerate();
+            let looked_for = sections.filter(move |(_, section)| first || !section.at_start);
+            looked_for.map(|(number, section)| (calls.trigger(section), Marker::Section(number)))
+        });
+        let envelope = self
+            .envelope_markers()
+            .map(|marker| (marker, Marker::Envelope(marker.len())));
+        let mut partial = false;
+        for (text, marker) in sections
+            .chain(envelope)
+            .filter(|(text, _)| !text.is_empty())
+        {
+            if rest.starts_with(text) {
+                return Match::Full(marker);
+            }
+            partial |= text.starts_with(rest);
+        }
+        if partial { Match::Partial } else { Match::No }
+    }
+}
+
+/// What is found in content.
+#[derive(Debug, Clone, Copy)]
+enum Marker {
+    /// A section of this number may begin.
+    Section(usize),
+    /// A marker of this length that is no part of content.
+    Envelope(usize),
 }

@@ -32,14 +32,18 @@ pub(super) enum Given {
 pub(super) fn read(call: &Call, text: &str) -> Match<Head> {
     let head = match &call.head {
         format::Head::Named { open, end, form } => named(text, open, end, *form),
-        format::Head::Object { name, arguments } => object(text, name, arguments),
+        format::Head::Object {
+            name, arguments, ..
+        } => object(text, name, arguments),
     };
     match head {
         Match::Full(mut head) if matches!(head.given, Given::Later) => {
             let rest = &text[head.end..];
             let first = match call.arguments {
                 Arguments::Json | Arguments::Braces { .. } => starts_with(rest, "{"),
-                Arguments::Parameters(_) | Arguments::Keywords => return Match::Full(head),
+                Arguments::Parameters(_) | Arguments::Keywords | Arguments::Elements { .. } => {
+                    return Match::Full(head);
+                }
             };
             match first {
                 Match::Full(length) => {
@@ -78,7 +82,7 @@ fn named(text: &str, open: &str, end: &str, form: NameForm) -> Match<Head> {
     let Some(name) = name else {
         return Match::No;
     };
-    if let NameForm::WithId(marker) = form {
+    if let NameForm::WithId(marker) | NameForm::Counted(marker) = form {
         match starts_with(&text[at..], marker) {
             Match::Full(marker) => {
                 let rest = &text[at + marker..];
@@ -86,7 +90,9 @@ fn named(text: &str, open: &str, end: &str, form: NameForm) -> Match<Head> {
                 if length == rest.len() && length <= MAX_NAME {
                     return Match::Partial;
                 }
-                id = Some(rest[..length].to_owned());
+                if matches!(form, NameForm::WithId(_)) {
+                    id = Some(rest[..length].to_owned());
+                }
                 at += marker + length;
             }
             // The marker and the end of the name may begin alike.
