@@ -79,6 +79,10 @@ const SIGNS: &[(&str, &str)] = &[
     ("<|tool_call:start|>", "solar_open2"),
     ("<param name=", "minicpm5"),
     ("<|action_start|>", "internlm"),
+    ("<|tool_call:args|>", "solar_open"),
+    ("<function_calls>", "olmo3"),
+    ("<|/tool_call|>", "phi4_mini_json"),
+    ("<|tool_call|>", "granite"),
     ("<|python_start|>", "llama4_pythonic"),
     ("[TOOL_CALLS]", "mistral_v3"),
 ];
@@ -103,7 +107,7 @@ fn by_response_template(evidence: &Evidence) -> Option<Detected> {
         || evidence
             .rendered
             .iter()
-            .any(|text| reads(&format, after_question(text)));
+            .any(|text| reads(&format, after_question(text)).is_some());
     accepted.then_some(Detected {
         format,
         found: Found::ResponseTemplate,
@@ -121,12 +125,14 @@ fn by_rendered_call(evidence: &Evidence) -> Option<Detected> {
         }
         let written = format.write(&[(probe::NAME, &arguments)]);
         let texts = evidence.rendered.iter().map(|text| after_question(text));
-        let read: Vec<&str> = texts.filter(|text| reads(&format, text)).collect();
-        if !read.is_empty() {
-            // Among formats that read the call, the one that would have written it so, and with the same markers of
-            // content.
-            let exact = read.iter().any(|text| text.contains(&written));
-            readers.push(((!exact, envelope.is_none()), format));
+        // Among formats that read the call, the one that would have written it so, that finds it by a marker, and that
+        // has the same markers of content.
+        let ranks = texts.filter_map(|text| {
+            let by = reads(&format, text)?;
+            Some((!text.contains(&written), by, envelope.is_none()))
+        });
+        if let Some(rank) = ranks.min() {
+            readers.push((rank, format));
         }
     }
     let (_, format) = readers.into_iter().min_by_key(|(rank, _)| *rank)?;
@@ -188,30 +194,38 @@ fn after_question(text: &str) -> &str {
         .map_or(text, |(_, after)| after)
 }
 
-/// Whether the format finds the call of the probe, and only this one, in a rendered answer.
-fn reads(format: &Format, text: &str) -> bool {
+/// By what a format finds a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum By {
+    Marker,
+    /// It stands at the start.
+    Place,
+}
+
+/// By what the format finds the call of the probe, and only this one, in a rendered answer.
+fn reads(format: &Format, text: &str) -> Option<By> {
     // A call without marker counts only where an answer begins, and channels begin with a header.
     let starts = match &format.layout {
-        Layout::Plain => return false,
-        Layout::Channels => vec!["<|start|>assistant"],
+        Layout::Plain => return None,
+        Layout::Channels => vec![("<|start|>assistant", By::Marker)],
         Layout::Calls(calls) => calls
             .sections
             .iter()
-            .map(|section| {
-                if section.at_start {
-                    calls.trigger(section)
-                } else {
-                    ""
-                }
+            .map(|section| match (section.at_start, calls.trigger(section)) {
+                (true, "") => (probe::NAME, By::Place),
+                (true, trigger) => (trigger, By::Place),
+                (false, _) => ("", By::Marker),
             })
             .collect(),
     };
-    starts.iter().any(|start| {
-        let Some(at) = text.find(start) else {
-            return false;
-        };
-        is_call(&format_deltas(format, &text[at..]))
-    })
+    starts
+        .into_iter()
+        .filter(|(start, _)| {
+            text.find(start)
+                .is_some_and(|at| is_call(&format_deltas(format, &text[at..])))
+        })
+        .map(|(_, by)| by)
+        .min()
 }
 
 fn format_deltas(format: &Format, text: &str) -> Vec<Delta> {

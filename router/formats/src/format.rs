@@ -41,8 +41,10 @@ pub(crate) struct Reasoning {
 pub(crate) struct Envelope {
     pub open: &'static str,
     pub close: &'static str,
-    /// Further markers that content never has.
-    pub others: &'static [&'static str],
+    /// May stand before content and before calls.
+    pub before: &'static [&'static str],
+    /// May stand at the end.
+    pub after: &'static [&'static str],
 }
 
 /// Where content and calls stand.
@@ -113,6 +115,8 @@ pub(crate) enum NameForm {
     Numbered,
     /// An id may follow the name after this marker.
     WithId(&'static str),
+    /// An id stands before the name and this marker.
+    AfterId(&'static str),
     /// The count of the call, from 1, may follow the name after this marker.
     Counted(&'static str),
 }
@@ -242,7 +246,7 @@ impl Envelope {
     /// Every marker that is no part of content.
     pub(crate) fn markers(self) -> impl Iterator<Item = &'static str> {
         let around = [self.open, self.close].into_iter();
-        around.chain(self.others.iter().copied())
+        around.chain(self.before.iter().chain(self.after).copied())
     }
 }
 
@@ -253,6 +257,12 @@ impl Calls {
             Head::Named { open, .. } => open,
             Head::Object { .. } => "",
         }
+    }
+
+    /// Whether a call begins with its name alone.
+    pub(crate) fn is_unmarked(&self) -> bool {
+        let mut sections = self.sections.iter();
+        sections.any(|section| section.at_start && self.trigger(section).is_empty())
     }
 
     /// The text by which a section is found: the first word of its opening, or of that of a call.

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 
 use crate::error::FormatError;
-use crate::format::{Envelope, Format, Layout};
+use crate::format::{Format, Layout};
 use crate::tool::{CustomGrammar, Tool, ToolChoice, ToolKind};
 use lark::Lark;
 
@@ -114,11 +114,10 @@ impl Format {
         let open = lark.literal(envelope.open);
         let close = lark.literal(envelope.close);
         let space = lark.space();
-        let ends = ends(lark, envelope);
-        lark.rule(
-            "body",
-            &format!("( ( {open} )? {space}? {close} {space}? )? {body} {ends}"),
-        )
+        let before = each_may_come(lark, envelope.before);
+        let after = each_may_come(lark, envelope.after);
+        let empty = format!("( ( {open} )? {space}? {close} {space}? {before} )?");
+        lark.rule("body", &format!("{before} {empty} {body} {after}"))
     }
 
     /// The rule for an answer that has a form, with the markers that the model writes around content.
@@ -131,20 +130,20 @@ impl Format {
         let open = lark.literal(envelope.open);
         let close = lark.literal(envelope.close);
         let space = lark.space();
-        let ends = ends(lark, envelope);
-        let body = format!("( {open} {space}? )? {answer} ( {space}? {close} {ends} )?");
-        Some(lark.rule("body", &body))
+        let before = each_may_come(lark, envelope.before);
+        let after = each_may_come(lark, envelope.after);
+        let body = format!("( {open} {space}? )? {answer} ( {space}? {close} {after} )?");
+        Some(lark.rule("body", &format!("{before} {body}")))
     }
 }
 
-/// The further markers of an envelope, which may follow the answer.
-fn ends(lark: &mut Lark, envelope: Envelope) -> String {
-    let ends: Vec<String> = envelope
-        .others
+/// Each of these markers in turn, or none.
+fn each_may_come(lark: &mut Lark, markers: &[&str]) -> String {
+    let markers: Vec<String> = markers
         .iter()
         .map(|marker| format!("( {} )?", lark.literal(marker)))
         .collect();
-    ends.join(" ")
+    markers.join(" ")
 }
 
 /// The tools that may be called.

@@ -17,7 +17,7 @@ mod reasoning;
 use std::sync::Arc;
 
 use crate::delta::Delta;
-use crate::format::{Calls, Envelope, Format, Layout, Reasoning};
+use crate::format::{Calls, Envelope, Format, Layout, Reasoning, Section};
 use crate::ids::IdSource;
 use crate::tool::Tool;
 use arguments::Reader;
@@ -147,9 +147,9 @@ impl OutputParser {
         }
         let mut triggers = [false; 256];
         if let Some(calls) = parser.active_calls() {
-            for section in calls.sections.iter() {
-                if let Some(&first) = calls.trigger(section).as_bytes().first() {
-                    triggers[usize::from(first)] = true;
+            for section in &calls.sections {
+                for trigger in parser.triggers_of(calls, section) {
+                    triggers[usize::from(trigger.as_bytes()[0])] = true;
                 }
             }
         }
@@ -216,6 +216,21 @@ impl OutputParser {
             Layout::Calls(calls) if !self.options.tools.is_empty() => Some(calls),
             _ => None,
         }
+    }
+
+    /// The texts by which a section is found: its trigger, or where it has none the names of the tools.
+    fn triggers_of<'a>(
+        &'a self,
+        calls: &'a Calls,
+        section: &'a Section,
+    ) -> impl Iterator<Item = &'a str> {
+        let trigger = calls.trigger(section);
+        let names = self.options.tools.iter().map(|tool| tool.name.as_str());
+        let names = names.filter(move |_| trigger.is_empty() && section.at_start);
+        [trigger]
+            .into_iter()
+            .chain(names)
+            .filter(|text| !text.is_empty())
     }
 
     /// The markers that are dropped from content.

@@ -70,6 +70,7 @@ impl Calls {
                 };
                 match form {
                     NameForm::Numbered => format!("{open}functions.{name}:{index}{end}"),
+                    NameForm::AfterId(marker) => format!("{open}{index:010}{marker}{name}{end}"),
                     NameForm::Counted(marker) => {
                         format!("{open}{name}{marker}{}{end}", index + 1)
                     }

@@ -33,6 +33,7 @@ fn content_markers(format: &str) -> &'static str {
         "ernie45" => "<response> </response>",
         "cohere_command3" => "<|START_RESPONSE|> <|END_RESPONSE|>",
         "cohere_command4" => "<|START_TEXT|> <|END_TEXT|>",
+        "solar_open" => "<|content|> <|end|>",
         "kimi_k3" => "<|open|>response<|sep|> <|close|>response<|sep|>",
         _ => "",
     }

@@ -16,6 +16,7 @@ fn told_apart(name: &str, prompt: &str, text: &str) -> (String, String, usize) {
 #[test]
 fn markers_around_content_are_no_part_of_it() {
     let action = "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"ping\", \"parameters\": {}}\n]<|END_ACTION|>";
+    let solar = "<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>ping<|tool_call:args|>{}<|tool_call:end|><|calls|>";
     let tools = "<|open|>tools<|sep|><|open|>call tool=\"ping\" index=\"1\"<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>";
     for (name, prompt, text, reasoning, content, calls) in [
         (
@@ -98,6 +99,22 @@ fn markers_around_content_are_no_part_of_it() {
             format!("a<|close|>think<|sep|><|open|>response<|sep|><|close|>response<|sep|>{tools}"),
             "a",
             "",
+            1,
+        ),
+        (
+            "solar_open",
+            "<|begin|>assistant",
+            "<|think|>a<|end|><|begin|>assistant<|content|>Hi.<|end|>".to_owned(),
+            "a",
+            "Hi.",
+            0,
+        ),
+        (
+            "solar_open",
+            "",
+            format!("<|content|>I look.\n<|end|><|begin|>assistant{solar}"),
+            "",
+            "I look.",
             1,
         ),
     ] {

@@ -1,7 +1,11 @@
 //! Calls with one element for each argument.
 
-use super::make::{element, format, list, named, one, parameters, reasoning, section, think};
-use crate::format::{Arguments, Attribute, Format, NameForm, Parameters, Reasoning, Section, text};
+use super::make::{
+    between, element, format, list, named, one, parameters, reasoning, section, think,
+};
+use crate::format::{
+    Arguments, Attribute, Envelope, Format, NameForm, Parameters, Reasoning, Section, text,
+};
 use crate::schema::Types;
 
 pub(super) fn formats() -> Vec<Format> {
@@ -163,11 +167,10 @@ pub(super) fn formats() -> Vec<Format> {
             list(&calls, "", call)
         })
         .thinks(reasoning("<|open|>think<|sep|>", "<|close|>think<|sep|>").or_calls())
-        .envelope(
-            "<|open|>response<|sep|>",
-            "<|close|>response<|sep|>",
-            &["<|close|>message<|sep|>"],
-        )
+        .envelope(Envelope {
+            after: &["<|close|>message<|sep|>"],
+            ..between("<|open|>response<|sep|>", "<|close|>response<|sep|>")
+        })
         .special(),
         format("minimax_m3", &["minimax-m3"], {
             let prefix = text("]<]minimax[>[");

@@ -1,7 +1,7 @@
 //! Calls as a header with the name, then a JSON object.
 
-use super::make::{format, list, named, one, reasoning, section, think};
-use crate::format::{Arguments, Format, Ids, Layout, NameForm};
+use super::make::{bare, between, format, list, named, one, reasoning, section, think};
+use crate::format::{Arguments, Envelope, Format, Ids, Layout, NameForm};
 
 pub(super) fn formats() -> Vec<Format> {
     let calls = [section("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")];
@@ -64,6 +64,30 @@ pub(super) fn formats() -> Vec<Format> {
             list(&calls, ", ", call)
         })
         .thinks(reasoning("<|inner_prefix|>", "<|inner_suffix|>"))
+        .special(),
+        format("solar_open", &[], {
+            let open = "<|tool_call:begin|>";
+            let call = named(
+                open,
+                "<|tool_call:args|>",
+                Arguments::Json,
+                "<|tool_call:end|>",
+            )
+            .form(NameForm::AfterId("<|tool_call:name|>"));
+            list(&[section("<|tool_calls|>", "")], "", call)
+        })
+        .thinks(reasoning("<|think|>", "<|end|>").or_calls())
+        .envelope(Envelope {
+            before: &["<|begin|>assistant"],
+            after: &["<|flush|>", "<|calls|>"],
+            ..between("<|content|>", "<|end|>")
+        })
+        .special(),
+        format("glm4", &[], {
+            let call = named("", "\n", Arguments::Json, "");
+            list(&[bare("", "")], "\n", call)
+        })
+        .thinks(think())
         .special(),
         format("plamo3", &[], {
             let open = "<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>";

@@ -18,6 +18,15 @@ pub(super) fn formats() -> Vec<Format> {
         })
         .thinks(think())
         .special(),
+        format("minicpm3", &[], {
+            let calls = [section(
+                "<|tool_call_start|>\n```python\n",
+                "\n```\n<|tool_call_end|>",
+            )];
+            list(&calls, "\n", python())
+        })
+        .thinks(reasoning("<|thought_start|>", "<|thought_end|>"))
+        .special(),
         format("olmo3", &[], {
             let calls = [section("<function_calls>", "</function_calls>")];
             list(&calls, "\n", python())

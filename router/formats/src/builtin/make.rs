@@ -156,18 +156,18 @@ impl Format {
         self
     }
 
-    /// Content stands between these markers, and `others` are no part of it either.
-    pub(super) fn envelope(
-        mut self,
-        open: &'static str,
-        close: &'static str,
-        others: &'static [&'static str],
-    ) -> Self {
-        self.envelope = Some(Envelope {
-            open,
-            close,
-            others,
-        });
+    pub(super) fn envelope(mut self, envelope: Envelope) -> Self {
+        self.envelope = Some(envelope);
         self
+    }
+}
+
+/// Content stands between these markers.
+pub(super) fn between(open: &'static str, close: &'static str) -> Envelope {
+    Envelope {
+        open,
+        close,
+        before: &[],
+        after: &[],
     }
 }

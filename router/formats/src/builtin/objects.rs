@@ -1,6 +1,6 @@
 //! Calls as JSON objects with the name inside.
 
-use super::make::{bare, format, list, one, reasoning, section, think};
+use super::make::{bare, between, format, list, one, reasoning, section, think};
 use crate::format::{Arguments, Call, Format, Head, Ids, text};
 
 pub(super) fn formats() -> Vec<Format> {
@@ -18,7 +18,7 @@ pub(super) fn formats() -> Vec<Format> {
             one(&calls, arguments())
         })
         .thinks(think())
-        .envelope("<response>", "</response>", &[])
+        .envelope(between("<response>", "</response>"))
         .special(),
         format("longcat", &["longcat_flash"], {
             let calls = [section("<longcat_tool_call>\n", "\n</longcat_tool_call>")];
@@ -34,7 +34,11 @@ pub(super) fn formats() -> Vec<Format> {
         .special(),
         format("llama3_json", &["llama", "llama3", "llama4_json"], {
             list(
-                &[bare("", ""), section("<|python_tag|>", "")],
+                &[
+                    bare("", ""),
+                    section("<|python_tag|>", ""),
+                    section("<|python_start|>", "<|python_end|>"),
+                ],
                 "; ",
                 parameters(),
             )
@@ -74,8 +78,8 @@ pub(super) fn formats() -> Vec<Format> {
             one(&[section("<|function_call|>", ""), older], arguments())
         })
         .special(),
-        cohere("cohere_command3").envelope("<|START_RESPONSE|>", "<|END_RESPONSE|>", &[]),
-        cohere("cohere_command4").envelope("<|START_TEXT|>", "<|END_TEXT|>", &[]),
+        cohere("cohere_command3").envelope(between("<|START_RESPONSE|>", "<|END_RESPONSE|>")),
+        cohere("cohere_command4").envelope(between("<|START_TEXT|>", "<|END_TEXT|>")),
         format("minimax", &["minimax_m1"], {
             let calls = [section("<tool_calls>\n", "\n</tool_calls>")];
             list(&calls, "\n", arguments())

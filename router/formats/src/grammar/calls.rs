@@ -39,6 +39,7 @@ impl Format {
         tools: &[&Tool],
         parallel: bool,
     ) -> Result<String, FormatError> {
+        let unmarked = calls.is_unmarked().then(|| names(tools));
         let tools = self.tools(lark, calls, tools)?;
         let text = text_without(calls);
         let mut alternatives = Vec::new();
@@ -62,7 +63,14 @@ impl Format {
             .flat_map(Envelope::markers)
             .map(|marker| lark.text_until(&text, marker))
             .collect();
-        let text = regex(&text);
+        let text = match unmarked {
+            // Its first word is none of the names, which a call would begin with.
+            Some(names) => {
+                let word = format!("(?s:\\s*(?:{names})(?:[^{NAME_CHARACTERS}].*)?)");
+                lark.except(&text, &word)
+            }
+            None => regex(&text),
+        };
         // Markers of content may stand anywhere in it.
         let before = match dropped.is_empty() {
             true => String::new(),
@@ -123,6 +131,10 @@ impl Format {
                         NameForm::Numbered => {
                             let name = string(&format!("functions.{}:", tool.name));
                             format!("{name} /[0-9]{{1,3}}/ {end}")
+                        }
+                        NameForm::AfterId(marker) => {
+                            let marker = lark.literal(marker);
+                            format!("/[a-z0-9]{{10}}/ {marker} {} {end}", string(&tool.name))
                         }
                         NameForm::Counted(marker) => {
                             let marker = lark.literal(marker);
@@ -225,6 +237,15 @@ impl Format {
             format: self.name.to_string(),
         }
     }
+}
+
+/// Those of a tool's name, in a set of a regex.
+const NAME_CHARACTERS: &str = r"A-Za-z0-9_\-.:\/";
+
+/// A regex for the names of these tools.
+fn names(tools: &[&Tool]) -> String {
+    let names: Vec<String> = tools.iter().map(|tool| escape_regex(&tool.name)).collect();
+    names.join("|")
 }
 
 /// The regex of text that does not begin as a call without marker does.

@@ -24,6 +24,8 @@ impl OutputParser {
                     .map_or(0, |calls| calls.trigger(&calls.sections[section]).len());
                 self.state = State::Content;
                 self.deliver(space + trigger, deltas);
+                // A call without marker begins at the start or not at all.
+                self.fresh = false;
                 Step::Go
             }
         }

@@ -69,7 +69,10 @@ impl OutputParser {
         let sections = self.active_calls().into_iter().flat_map(|calls| {
             let sections = calls.sections.iter().enumerate();
             let looked_for = sections.filter(move |(_, section)| first || !section.at_start);
-            looked_for.map(|(number, section)| (calls.trigger(section), Marker::Section(number)))
+            looked_for.flat_map(|(number, section)| {
+                let triggers = self.triggers_of(calls, section);
+                triggers.map(move |trigger| (trigger, Marker::Section(number)))
+            })
         });
         let envelope = self
             .envelope_markers()

@@ -64,6 +64,14 @@ fn named(text: &str, open: &str, end: &str, form: NameForm) -> Match<Head> {
         Match::Partial => return Match::Partial,
         Match::No => return Match::No,
     };
+    let (start, before) = match form {
+        NameForm::AfterId(marker) => match id_before(&text[start..], marker) {
+            Match::Full((length, id)) => (start + length, Some(id)),
+            Match::Partial => return Match::Partial,
+            Match::No => return Match::No,
+        },
+        _ => (start, None),
+    };
     let rest = text[start..].trim_start();
     let start = text.len() - rest.len();
     let length = rest.find(|c: char| !is_in_name(c)).unwrap_or(rest.len());
@@ -77,7 +85,7 @@ fn named(text: &str, open: &str, end: &str, form: NameForm) -> Match<Head> {
     let mut at = start + length;
     let (name, mut id) = match form {
         NameForm::Numbered => (numbered(written), Some(written.to_owned())),
-        _ => (Some(written), None),
+        _ => (Some(written), before),
     };
     let Some(name) = name else {
         return Match::No;
@@ -107,6 +115,23 @@ fn named(text: &str, open: &str, end: &str, form: NameForm) -> Match<Head> {
             end: at + length,
             given: Given::Later,
         }),
+        Match::Partial => Match::Partial,
+        Match::No => Match::No,
+    }
+}
+
+/// An id and the marker after it: their length, and the id.
+fn id_before(text: &str, marker: &str) -> Match<(usize, String)> {
+    let id = text.trim_start();
+    let length = id.find(|c: char| !is_in_name(c)).unwrap_or(id.len());
+    if length > MAX_NAME {
+        return Match::No;
+    }
+    match starts_with(&id[length..], marker) {
+        Match::Full(end) => {
+            let used = text.len() - id.len() + length + end;
+            Match::Full((used, id[..length].to_owned()))
+        }
         Match::Partial => Match::Partial,
         Match::No => Match::No,
     }

@@ -257,4 +257,20 @@ pub const TWO: &[(&str, &str)] = &[
         "minimax_m3",
         "]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"get_weather\">]<]minimax[>[<city>Zürich \"x\"\n]<]minimax[>[</city>]<]minimax[>[<days>3]<]minimax[>[</days>]<]minimax[>[<exact>true]<]minimax[>[</exact>]<]minimax[>[<note>null]<]minimax[>[</note>]<]minimax[>[<limits>]<]minimax[>[<low>-1.5]<]minimax[>[</low>]<]minimax[>[</limits>]<]minimax[>[<tags>]<]minimax[>[<item>a]<]minimax[>[</item>]<]minimax[>[<item>b]<]minimax[>[</item>]<]minimax[>[</tags>]<]minimax[>[</invoke>\n]<]minimax[>[<invoke name=\"ping\">]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
     ),
+    (
+        "solar_open",
+        "<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>get_weather<|tool_call:args|>{\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}<|tool_call:end|><|tool_call:begin|>f6g7h8i9j0<|tool_call:name|>ping<|tool_call:args|>{}<|tool_call:end|><|calls|>",
+    ),
+    (
+        "glm4",
+        "get_weather\n{\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}\nping\n{}",
+    ),
+    (
+        "minicpm3",
+        "<|tool_call_start|>\n```python\nget_weather(city=\"Zürich \\\"x\\\"\\n\",days=3,exact=true,note=null,limits={\"low\": -1.5},tags=[\"a\", \"b\"])\nping()\n```\n<|tool_call_end|>\n",
+    ),
+    (
+        "llama3_json",
+        "<|python_start|>{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}; {\"name\": \"ping\", \"parameters\": {}}<|python_end|>",
+    ),
 ];
