@@ -71,6 +71,8 @@ const SIGNS: &[(&str, &str)] = &[
     ("｜DSML｜", "deepseek_v32"),
     ("]<]minimax[>[", "minimax_m3"),
     ("<|open|>", "kimi_k3"),
+    ("<|content_invoke_tool_json|>", "inkling"),
+    ("<atem:function_calls>", "muse_glimmer"),
     ("<|START_TEXT|>", "cohere_command4"),
     ("<|START_ACTION|>", "cohere_command3"),
     ("<tool_calls:", "hy_v4"),
@@ -184,7 +186,11 @@ impl Evidence {
     }
 
     fn shows_envelope(&self, envelope: Envelope) -> bool {
-        self.shows(envelope.open) && self.shows(envelope.close)
+        match envelope.header {
+            // The kind of a message may be put together by the template.
+            Some(header) => self.shows(header.open),
+            None => self.shows(envelope.open) && self.shows(envelope.close),
+        }
     }
 }
 

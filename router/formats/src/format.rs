@@ -45,6 +45,18 @@ pub(crate) struct Envelope {
     pub before: &'static [&'static str],
     /// May stand at the end.
     pub after: &'static [&'static str],
+    /// What begins a message where an answer has several.
+    pub header: Option<Header>,
+}
+
+/// The beginning of a message: what follows `open` up to the next marker is no content. That of a call has its name.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Header {
+    pub open: &'static str,
+    /// Around the name of a call.
+    pub name: [&'static str; 2],
+    /// Ends a message with a call.
+    pub close: &'static str,
 }
 
 /// Where content and calls stand.
@@ -115,6 +127,8 @@ pub(crate) enum NameForm {
     Numbered,
     /// An id may follow the name after this marker.
     WithId(&'static str),
+    /// The name, or twice it with a dot between, as if it were its own namespace.
+    Doubled,
     /// An id stands before the name and this marker.
     AfterId(&'static str),
     /// The count of the call, from 1, may follow the name after this marker.
@@ -187,6 +201,12 @@ impl Format {
         self.special
     }
 
+    /// Whether an answer has several messages, each with a beginning that is no content.
+    pub(crate) fn has_headers(&self) -> bool {
+        self.envelope
+            .is_some_and(|envelope| envelope.header.is_some())
+    }
+
     /// Whether the parser can find tool calls.
     pub fn has_calls(&self) -> bool {
         self.layout != Layout::Plain
@@ -228,6 +248,12 @@ impl Call {
             close: text("}"),
         }
     }
+
+    /// Whether a name may be its own namespace.
+    pub(crate) fn is_doubled(&self) -> bool {
+        let doubled = NameForm::Doubled;
+        matches!(&self.head, Head::Named { form, .. } if *form == doubled)
+    }
 }
 
 impl Reasoning {
@@ -237,16 +263,30 @@ impl Reasoning {
     }
 }
 
+impl Header {
+    /// Whether the prompt has begun it.
+    pub(crate) fn is_begun(&self, prompt: &str) -> bool {
+        ends_with(prompt, self.open)
+    }
+}
+
 /// Whether a prompt ends with this marker, but for white space.
 fn ends_with(prompt: &str, marker: &str) -> bool {
     prompt.trim_end().ends_with(marker.trim_end())
 }
 
 impl Envelope {
+    /// Whether content may follow this marker.
+    pub(crate) fn opens(self, marker: &str) -> bool {
+        self.open == marker || self.before.contains(&marker)
+    }
+
     /// Every marker that is no part of content.
     pub(crate) fn markers(self) -> impl Iterator<Item = &'static str> {
         let around = [self.open, self.close].into_iter();
-        around.chain(self.before.iter().chain(self.after).copied())
+        let header = self.header.into_iter().map(|header| header.open);
+        let others = self.before.iter().chain(self.after).copied();
+        around.chain(header).chain(others)
     }
 }
 

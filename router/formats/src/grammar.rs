@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 
 use crate::error::FormatError;
-use crate::format::{Format, Layout};
+use crate::format::{Envelope, Format, Layout};
 use crate::tool::{CustomGrammar, Tool, ToolChoice, ToolKind};
 use lark::Lark;
 
@@ -114,10 +114,26 @@ impl Format {
         let open = lark.literal(envelope.open);
         let close = lark.literal(envelope.close);
         let space = lark.space();
-        let before = each_may_come(lark, envelope.before);
+        let before = before(lark, envelope);
         let after = each_may_come(lark, envelope.after);
         let empty = format!("( ( {open} )? {space}? {close} {space}? {before} )?");
         lark.rule("body", &format!("{before} {empty} {body} {after}"))
+    }
+
+    /// What may stand between two sections of calls.
+    fn between_messages(&self, lark: &mut Lark) -> String {
+        let after = self.after(lark);
+        self.envelope.map_or(after.clone(), |envelope| {
+            format!("{after} {}", before(lark, envelope))
+        })
+    }
+
+    /// The markers that may end an answer.
+    fn after(&self, lark: &Lark) -> String {
+        let envelope = self.envelope;
+        envelope.map_or(String::new(), |envelope| {
+            each_may_come(lark, envelope.after)
+        })
     }
 
     /// The rule for an answer that has a form, with the markers that the model writes around content.
@@ -130,15 +146,27 @@ impl Format {
         let open = lark.literal(envelope.open);
         let close = lark.literal(envelope.close);
         let space = lark.space();
-        let before = each_may_come(lark, envelope.before);
+        let before = before(lark, envelope);
         let after = each_may_come(lark, envelope.after);
         let body = format!("( {open} {space}? )? {answer} ( {space}? {close} {after} )?");
         Some(lark.rule("body", &format!("{before} {body}")))
     }
 }
 
+/// What may stand before content and calls: the beginning of a message, with a name, and further markers.
+fn before(lark: &mut Lark, envelope: Envelope) -> String {
+    let markers = each_may_come(lark, envelope.before);
+    match envelope.header {
+        Some(header) => {
+            let open = lark.literal(header.open);
+            format!("( {open} )? /[A-Za-z0-9_.:=\\/ \\-]{{0,80}}/ {markers}")
+        }
+        None => markers,
+    }
+}
+
 /// Each of these markers in turn, or none.
-fn each_may_come(lark: &mut Lark, markers: &[&str]) -> String {
+fn each_may_come(lark: &Lark, markers: &[&str]) -> String {
     let markers: Vec<String> = markers
         .iter()
         .map(|marker| format!("( {} )?", lark.literal(marker)))

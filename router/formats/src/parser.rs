@@ -63,6 +63,8 @@ pub struct OutputParser {
     triggers: Box<[bool; 256]>,
     /// White space is dropped until something else comes.
     drop_space: bool,
+    /// At the beginning of a message, which is no content.
+    in_header: bool,
     /// No content was delivered yet, so a call without marker may begin.
     fresh: bool,
     /// Calls begun.
@@ -129,8 +131,10 @@ impl OutputParser {
             (_, Some(reasoning)) if reasoning.is_begun(prompt_tail) => State::Reasoning,
             (_, Some(_)) => State::Start,
         };
+        let header = format.envelope.and_then(|envelope| envelope.header);
         let mut parser = Self {
             reasoning,
+            in_header: header.is_some_and(|header| header.is_begun(prompt_tail)),
             triggers: Box::new([false; 256]),
             drop_space: matches!(state, State::Reasoning) && options.separate_reasoning,
             state,
@@ -186,6 +190,7 @@ impl OutputParser {
         matches!(self.state, State::Content)
             && self.held.is_empty()
             && !self.drop_space
+            && !self.in_header
             && !self.fresh
             && !piece.is_empty()
             && !piece.ends_with(char::is_whitespace)

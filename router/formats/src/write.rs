@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::format::{Arguments, Calls, Format, Head, ITEM, Layout, NameForm, Parameters};
+use crate::format::{Arguments, Calls, Format, Head, Header, ITEM, Layout, NameForm, Parameters};
 use crate::json;
 use crate::schema::Types;
 
@@ -19,8 +19,22 @@ impl Format {
                 })
                 .collect::<Vec<_>>()
                 .join("<|call|><|start|>assistant"),
-            Layout::Calls(layout) => layout.write(calls),
+            Layout::Calls(layout) => match self.envelope.and_then(|envelope| envelope.header) {
+                Some(header) => calls
+                    .iter()
+                    .map(|call| header.write(call.0, &layout.write(&[*call])))
+                    .collect(),
+                None => layout.write(calls),
+            },
         }
+    }
+}
+
+impl Header {
+    /// A message with a call of this name.
+    fn write(&self, name: &str, call: &str) -> String {
+        let [before, after] = self.name;
+        format!("{}{before}{name}{after}{call}{}", self.open, self.close)
     }
 }
 
@@ -74,7 +88,9 @@ impl Calls {
                     NameForm::Counted(marker) => {
                         format!("{open}{name}{marker}{}{end}", index + 1)
                     }
-                    NameForm::Plain | NameForm::WithId(_) => format!("{open}{name}{end}"),
+                    NameForm::Plain | NameForm::WithId(_) | NameForm::Doubled => {
+                        format!("{open}{name}{end}")
+                    }
                 }
             }
         };

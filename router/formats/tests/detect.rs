@@ -181,15 +181,15 @@ fn what_a_response_template_has_that_is_not_read_leaves_it_to_the_rendered_call(
 /// The names of `--tool-call-parser` in vLLM and SGLang.
 const CALLS: &str = "apertus apertus2509 cohere_command3 cohere_command4 deepseek_v3 deepseek_v31 deepseek_v32 \
     deepseek_v4 deepseek_v41 deepseekv3 deepseekv31 deepseekv32 deepseekv4 dots ernie45 functiongemma gemma4 gigachat3 \
-    gigachat35 glm glm45 glm47 gpt-oss granite granite-20b-fc granite4 hermes hunyuan hunyuan_a13b hy_v3 hy_v4 internlm \
+    gigachat35 glm glm45 glm47 gpt-oss granite granite-20b-fc granite4 hermes hunyuan hunyuan_a13b hy_v3 hy_v4 inkling internlm \
     interns1 jamba k2_horizon kimi_k2 kimi_k3 lfm2 ling3 llama3 llama3_json llama4_json llama4_pythonic longcat mimo \
-    minicpm5 minimax minimax-m2 minimax-m3 minimax_m2 minimax_m3 mistral olmo3 openai phi4_mini_json plamo3 poolside_v1 \
+    minicpm5 minimax minimax-m2 minimax-m3 minimax_m2 minimax_m3 mistral muse muse_glimmer olmo3 openai phi4_mini_json plamo3 poolside_v1 \
     pythonic qwen qwen25 qwen3_coder qwen3_xml seed_oss solar_open2 spark25 step3 step3p5 trinity xlam";
 
 /// Those of `--reasoning-parser`, without the ones of gpt-oss, which has no other reasoning than its own.
 const REASONING: &str = "apertus2509 cohere_command3 cohere_command4 deepseek-r1 deepseek-v3 deepseek-v4 deepseek_r1 \
-    deepseek_v3 deepseek_v4 ernie45 gemma4 glm45 glm47 granite holo2 hunyuan hunyuan_a13b hy_v3 hy_v4 interns1 \
-    k2_horizon kimi kimi_k2 kimi_k3 longcat mimo minimax minimax-m3 minimax_m2 minimax_m3 mistral nemotron_3 nemotron_v3 \
+    deepseek_v3 deepseek_v4 ernie45 gemma4 glm45 glm47 granite holo2 hunyuan hunyuan_a13b hy_v3 hy_v4 inkling interns1 \
+    k2_horizon kimi kimi_k2 kimi_k3 longcat mimo minimax minimax-m3 minimax_m2 minimax_m3 mistral muse_glimmer nemotron_3 nemotron_v3 \
     olmo3 plamo3 poolside_v1 qwen3 qwen3-thinking seed_oss solar_open2 step3 step3p5 telechat4";
 
 #[test]

@@ -16,6 +16,12 @@ fn told_apart(name: &str, prompt: &str, text: &str) -> (String, String, usize) {
 #[test]
 fn markers_around_content_are_no_part_of_it() {
     let action = "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"ping\", \"parameters\": {}}\n]<|END_ACTION|>";
+    let inkling = |author: &str| {
+        format!(
+            "{author}<|content_invoke_tool_json|>{{\"name\":\"ping\",\"args\":{{}}}}<|end_message|>"
+        )
+    };
+    let atem = "<atem:function_calls>\n<atem:invoke name=\"ping\">\n</atem:invoke>\n</atem:function_calls>";
     let solar = "<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>ping<|tool_call:args|>{}<|tool_call:end|><|calls|>";
     let tools = "<|open|>tools<|sep|><|open|>call tool=\"ping\" index=\"1\"<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>";
     for (name, prompt, text, reasoning, content, calls) in [
@@ -117,6 +123,41 @@ fn markers_around_content_are_no_part_of_it() {
             "I look.",
             1,
         ),
+        (
+            "inkling",
+            "<|message_model|>",
+            "<|content_thinking|>a<|end_message|><|message_model|><|content_text|>Hi.<|end_message|><|content_model_end_sampling|>".to_owned(),
+            "a",
+            "Hi.",
+            0,
+        ),
+        ("inkling", "<|message_model|>", inkling("ping"), "", "", 1),
+        (
+            "inkling",
+            "<|message_model|>",
+            format!("<|content_text|>I look.<|end_message|><|message_model|>{}", inkling("")),
+            "",
+            "I look.",
+            1,
+        ),
+        ("inkling", "<|message_model|>", "No marker.".to_owned(), "", "No marker.", 0),
+        (
+            "muse_glimmer",
+            "<|start|>assistant",
+            " to=self<|message|>a to=b<|eom|><|start|>assistant to=user<|message|>Hi.<|eot|>".to_owned(),
+            "a to=b",
+            "Hi.",
+            0,
+        ),
+        (
+            "muse_glimmer",
+            "<|start|>assistant",
+            format!(" to=self<|message|>a<|eom|><|start|>assistant to=ping<|message|>{atem}<|eot|>"),
+            "a",
+            "",
+            1,
+        ),
+        ("muse_glimmer", "<|start|>assistant", "<|message|>Hi.<|eot|>".to_owned(), "", "Hi.", 0),
     ] {
         let expected = (reasoning.to_owned(), content.to_owned(), calls);
         assert_eq!(told_apart(name, prompt, &text), expected, "{name}: {text}");

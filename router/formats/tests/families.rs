@@ -217,6 +217,18 @@ const FAMILIES: &[(&str, &str, &str, &str)] = &[
         "",
         "kimi_k3",
     ),
+    (
+        "Inkling",
+        "<|message_model|>$F<|content_invoke_tool_json|>{\"name\":\"$F\",\"args\":$J}<|end_message|><|content_model_end_sampling|>",
+        "",
+        "inkling",
+    ),
+    (
+        "Muse Glimmer",
+        "<|start|>assistant to=$F<|message|><atem:function_calls>\n<atem:invoke name=\"$F\">\n<atem:parameter name=\"place\">$P</atem:parameter>\n<atem:parameter name=\"days\">$D</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eot|>",
+        "",
+        "muse_glimmer",
+    ),
 ];
 
 /// What is known of a model that writes the call of the probe so, and has these texts in its files.

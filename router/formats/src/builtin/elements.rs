@@ -4,7 +4,7 @@ use super::make::{
     between, element, format, list, named, one, parameters, reasoning, section, think,
 };
 use crate::format::{
-    Arguments, Attribute, Envelope, Format, NameForm, Parameters, Reasoning, Section, text,
+    Arguments, Attribute, Envelope, Format, Header, NameForm, Parameters, Reasoning, Section, text,
 };
 use crate::schema::Types;
 
@@ -170,6 +170,32 @@ pub(super) fn formats() -> Vec<Format> {
         .envelope(Envelope {
             after: &["<|close|>message<|sep|>"],
             ..between("<|open|>response<|sep|>", "<|close|>response<|sep|>")
+        })
+        .special(),
+        format("muse_glimmer", &["muse"], {
+            let arguments = parameters("<atem:parameter name=\"", "\">", "</atem:parameter>", "");
+            let call = element(
+                arguments,
+                "<atem:invoke name=\"",
+                "\">\n",
+                "\n</atem:invoke>",
+            );
+            let calls = [section(
+                "<atem:function_calls>\n",
+                "\n</atem:function_calls>",
+            )];
+            one(&calls, call.form(NameForm::Doubled).spaced("\n"))
+        })
+        .thinks(reasoning("to=self<|message|>", "<|eom|>").or_calls())
+        .envelope(Envelope {
+            before: &["<|message|>"],
+            after: &["<|eom|>"],
+            header: Some(Header {
+                open: "<|start|>assistant",
+                name: [" to=", "<|message|>"],
+                close: "<|eom|>",
+            }),
+            ..between("to=user<|message|>", "<|eot|>")
         })
         .special(),
         format("minimax_m3", &["minimax-m3"], {

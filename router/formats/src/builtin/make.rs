@@ -169,5 +169,6 @@ pub(super) fn between(open: &'static str, close: &'static str) -> Envelope {
         close,
         before: &[],
         after: &[],
+        header: None,
     }
 }

@@ -1,7 +1,7 @@
 //! Calls as JSON objects with the name inside.
 
 use super::make::{bare, between, format, list, one, reasoning, section, think};
-use crate::format::{Arguments, Call, Format, Head, Ids, text};
+use crate::format::{Arguments, Call, Envelope, Format, Head, Header, Ids, text};
 
 pub(super) fn formats() -> Vec<Format> {
     let arguments = || Call::object(&["arguments", "parameters"]);
@@ -80,6 +80,21 @@ pub(super) fn formats() -> Vec<Format> {
         .special(),
         cohere("cohere_command3").envelope(between("<|START_RESPONSE|>", "<|END_RESPONSE|>")),
         cohere("cohere_command4").envelope(between("<|START_TEXT|>", "<|END_TEXT|>")),
+        format("inkling", &[], {
+            let calls = [section("<|content_invoke_tool_json|>", "<|end_message|>")];
+            one(&calls, Call::object(&["args"]))
+        })
+        .thinks(reasoning("<|content_thinking|>", "<|end_message|>").or_calls())
+        .envelope(Envelope {
+            after: &["<|content_model_end_sampling|>"],
+            header: Some(Header {
+                open: "<|message_model|>",
+                name: ["", ""],
+                close: "",
+            }),
+            ..between("<|content_text|>", "<|end_message|>")
+        })
+        .special(),
         format("minimax", &["minimax_m1"], {
             let calls = [section("<tool_calls>\n", "\n</tool_calls>")];
             list(&calls, "\n", arguments())

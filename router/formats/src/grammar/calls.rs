@@ -28,7 +28,8 @@ impl Format {
             return Ok(first);
         }
         let space = lark.space();
-        Ok(lark.rule("calls", &format!("{first} ( {space}? {first} )*")))
+        let between = self.between_messages(lark);
+        Ok(lark.rule("calls", &format!("{first} ( {space}? {between} {first} )*")))
     }
 
     /// A rule for text in which calls may stand.
@@ -84,7 +85,8 @@ impl Format {
             }
             // The answer ends with its call: text after it could hold another one.
             (false, false) => {
-                alternatives.extend(inside.iter().map(|inside| format!("{before} {inside}")));
+                let after = self.after(lark);
+                alternatives.extend(inside.iter().map(|way| format!("{before} {way} {after}")));
                 alternatives.push(format!("{before} {text}"));
             }
         }
@@ -140,7 +142,7 @@ impl Format {
                             let marker = lark.literal(marker);
                             format!("{} {marker} /[0-9]{{1,3}}/ {end}", string(&tool.name))
                         }
-                        NameForm::Plain | NameForm::WithId(_) => {
+                        NameForm::Plain | NameForm::WithId(_) | NameForm::Doubled => {
                             format!("{} {end}", string(&tool.name))
                         }
                     }

@@ -4,6 +4,9 @@ use super::{OutputParser, State, Step};
 use crate::delta::Delta;
 use crate::text::Match;
 
+/// Beginnings of messages are shorter.
+const MAX_HEADER: usize = 512;
+
 impl OutputParser {
     /// Passes on content up to a marker of calls, or to where one, with white space before, may have begun.
     pub(super) fn content(&mut self, end: bool, deltas: &mut Vec<Delta>) -> Step {
@@ -19,6 +22,9 @@ impl OutputParser {
             self.deliver(self.held.len(), deltas);
             return Step::Wait;
         }
+        if self.in_header {
+            return self.message_header(end);
+        }
         match self.find_marker() {
             (at, Match::Full(Marker::Section(section))) => {
                 self.deliver(self.held[..at].trim_end().len(), deltas);
@@ -28,7 +34,10 @@ impl OutputParser {
             (at, Match::Full(Marker::Envelope(length))) => {
                 let content = self.held[..at].trim_end().len();
                 self.deliver(content, deltas);
-                self.held.drain(..at - content + length);
+                let marker: String = self.held.drain(..at - content + length).collect();
+                let envelope = self.format.envelope;
+                let opens = envelope.is_some_and(|envelope| envelope.opens(marker.trim_start()));
+                self.in_header = self.format.has_headers() && !opens;
                 self.drop_space = true;
                 Step::Go
             }
@@ -41,6 +50,19 @@ impl OutputParser {
                 Step::Wait
             }
         }
+    }
+
+    /// Drops the beginning of a message, up to the marker that says what follows. What has none is content.
+    fn message_header(&mut self, end: bool) -> Step {
+        match self.find_marker() {
+            (at, Match::Full(_)) => {
+                self.held.drain(..at);
+            }
+            _ if !end && self.held.len() <= MAX_HEADER => return Step::Wait,
+            _ => {}
+        }
+        self.in_header = false;
+        Step::Go
     }
 
     /// The first place where a marker is or may be, and which; else the end of what is held.

@@ -30,6 +30,9 @@ impl OutputParser {
             // White space before it is content like the rest.
             _ => (State::Content, 0),
         };
+        if marker > 0 {
+            self.in_header = matches!(state, State::Content) && self.format.has_headers();
+        }
         self.state = state;
         if marker > 0 && self.options.separate_reasoning {
             self.held.drain(..marker);
@@ -58,6 +61,7 @@ impl OutputParser {
                 self.reason(length, deltas);
                 self.held.drain(..at - length + marker);
                 self.state = State::Content;
+                self.in_header = self.format.has_headers();
                 self.drop_space = true;
                 Step::Go
             }

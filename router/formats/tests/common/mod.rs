@@ -13,7 +13,8 @@ use text_generation_formats::{Delta, Format, IdSource, ParserOptions, Tool, Tool
 /// The end of the prompt behind which answers of this format stand.
 pub fn prompt(format: &Format) -> &'static str {
     match format.name() {
-        "openai" => "<|start|>assistant",
+        "openai" | "muse_glimmer" => "<|start|>assistant",
+        "inkling" => "<|message_model|>",
         _ => "",
     }
 }
@@ -94,6 +95,14 @@ pub const SPECIAL: &[&str] = &[
     "<|tool_call:end|>",
     "<|thought_start|>",
     "<|thought_end|>",
+    "<|message_model|>",
+    "<|content_thinking|>",
+    "<|content_text|>",
+    "<|content_invoke_tool_json|>",
+    "<|content_model_end_sampling|>",
+    "<|end_message|>",
+    "<|eom|>",
+    "<|eot|>",
     "<ifm|tool_calls>",
     "</ifm|tool_calls>",
 ];

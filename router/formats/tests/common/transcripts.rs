@@ -273,4 +273,12 @@ pub const TWO: &[(&str, &str)] = &[
         "llama3_json",
         "<|python_start|>{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}; {\"name\": \"ping\", \"parameters\": {}}<|python_end|>",
     ),
+    (
+        "inkling",
+        "<|message_model|>get_weather<|content_invoke_tool_json|>{\"name\":\"get_weather\",\"args\":{\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}<|end_message|><|message_model|>ping<|content_invoke_tool_json|>{\"name\":\"ping\",\"args\":{}}<|end_message|><|content_model_end_sampling|>",
+    ),
+    (
+        "muse_glimmer",
+        "<|start|>assistant to=get_weather<|message|><atem:function_calls>\n<atem:invoke name=\"get_weather\">\n<atem:parameter name=\"city\">Zürich \"x\"\n</atem:parameter>\n<atem:parameter name=\"days\">3</atem:parameter>\n<atem:parameter name=\"exact\">true</atem:parameter>\n<atem:parameter name=\"note\">null</atem:parameter>\n<atem:parameter name=\"limits\">{\"low\": -1.5}</atem:parameter>\n<atem:parameter name=\"tags\">[\"a\", \"b\"]</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eom|><|start|>assistant to=ping.ping<|message|><atem:function_calls>\n<atem:invoke name=\"ping.ping\">\n</atem:invoke>\n</atem:function_calls><|eot|>",
+    ),
 ];
