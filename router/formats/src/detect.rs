@@ -49,7 +49,8 @@ pub struct Detected {
     pub found: Found,
 }
 
-/// Tokens or parts of a template that only one family has, for templates that render no calls.
+/// Tokens or parts of a template that only one family has, for templates that render no calls. A sign of several lines is
+/// there where each of them is.
 const SIGNS: &[(&str, &str)] = &[
     ("<|constrain|>", "openai"),
     ("[ARGS]", "mistral"),
@@ -82,7 +83,7 @@ const SIGNS: &[(&str, &str)] = &[
     ("<param name=", "minicpm5"),
     ("<|action_start|>", "internlm"),
     ("<|tool_call:args|>", "solar_open"),
-    ("<function_calls>", "olmo3"),
+    ("<functions>\n<function_calls>", "olmo3"),
     ("<|/tool_call|>", "phi4_mini_json"),
     ("<|tool_call|>", "granite"),
     ("<|python_start|>", "llama4_pythonic"),
@@ -145,9 +146,8 @@ fn by_rendered_call(evidence: &Evidence) -> Option<Detected> {
 }
 
 fn by_signs(evidence: &Evidence) -> Option<Detected> {
-    let (_, name) = SIGNS
-        .iter()
-        .find(|(sign, _)| evidence.tokens.contains(*sign) || evidence.template.contains(sign))?;
+    let shown = |part: &str| evidence.tokens.contains(part) || evidence.template.contains(part);
+    let (_, name) = SIGNS.iter().find(|(sign, _)| sign.lines().all(shown))?;
     Some(Detected {
         format: Format::named(name)?.for_vocabulary(&evidence.tokens),
         found: Found::Vocabulary,

@@ -198,7 +198,7 @@ const FAMILIES: &[(&str, &str, &str, &str)] = &[
         "",
         "qwen3_coder",
     ),
-    ("OLMo 3", "", "<function_calls>", "olmo3"),
+    ("OLMo 3", "", "<functions> <function_calls>", "olmo3"),
     (
         "Seed-OSS",
         "<seed:tool_call>\n<function=$F>\n<parameter=place>$P</parameter>\n<parameter=days>$D</parameter>\n</function>\n</seed:tool_call>",
