@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::builtin::reasonings;
 use crate::delta::Delta;
-use crate::format::{Format, Layout};
+use crate::format::{Envelope, Format, Layout};
 use crate::ids::IdSource;
 use crate::parser::ParserOptions;
 use crate::probe;
@@ -49,7 +49,8 @@ pub struct Detected {
     pub found: Found,
 }
 
-/// Tokens or parts of a template that only one family has, for templates that render no calls.
+/// Tokens or parts of a template that only one family has, for templates that render no calls. A sign of several lines is
+/// there where each of them is.
 const SIGNS: &[(&str, &str)] = &[
     ("<|constrain|>", "openai"),
     ("[ARGS]", "mistral"),
@@ -69,6 +70,22 @@ const SIGNS: &[(&str, &str)] = &[
     ("<TOOLCALL>", "nemotron_json"),
     ("<｜DSML｜ calls>", "deepseek_v41"),
     ("｜DSML｜", "deepseek_v32"),
+    ("]<]minimax[>[", "minimax_m3"),
+    ("<|open|>", "kimi_k3"),
+    ("<|content_invoke_tool_json|>", "inkling"),
+    ("<atem:function_calls>", "muse_glimmer"),
+    ("<|START_TEXT|>", "cohere_command4"),
+    ("<|START_ACTION|>", "cohere_command3"),
+    ("<tool_calls:", "hy_v4"),
+    ("<|plamo:begin_", "plamo3"),
+    ("<ifm|tool_calls>", "k2_horizon"),
+    ("<|tool_call:start|>", "solar_open2"),
+    ("<param name=", "minicpm5"),
+    ("<|action_start|>", "internlm"),
+    ("<|tool_call:args|>", "solar_open"),
+    ("<functions>\n<function_calls>", "olmo3"),
+    ("<|/tool_call|>", "phi4_mini_json"),
+    ("<|tool_call|>", "granite"),
     ("<|python_start|>", "llama4_pythonic"),
     ("[TOOL_CALLS]", "mistral_v3"),
 ];
@@ -93,7 +110,7 @@ fn by_response_template(evidence: &Evidence) -> Option<Detected> {
         || evidence
             .rendered
             .iter()
-            .any(|text| reads(&format, after_question(text)));
+            .any(|text| reads(&format, after_question(text)).is_some());
     accepted.then_some(Detected {
         format,
         found: Found::ResponseTemplate,
@@ -103,26 +120,36 @@ fn by_response_template(evidence: &Evidence) -> Option<Detected> {
 fn by_rendered_call(evidence: &Evidence) -> Option<Detected> {
     let arguments = probe::arguments();
     let mut readers = Vec::new();
-    for text in evidence.rendered.iter().map(|text| after_question(text)) {
-        for format in Format::all().iter().filter(|format| reads(format, text)) {
-            // Among formats that read the call, the one that would have written it so.
-            let exact = text.contains(&format.write(&[(probe::NAME, &arguments)]));
-            readers.push((!exact, format));
+    for format in Format::all() {
+        let format = format.for_vocabulary(&evidence.tokens);
+        let envelope = format.envelope;
+        if envelope.is_some_and(|envelope| !evidence.shows_envelope(envelope)) {
+            continue;
+        }
+        let written = format.write(&[(probe::NAME, &arguments)]);
+        let texts = evidence.rendered.iter().map(|text| after_question(text));
+        // Among formats that read the call, the one that would have written it so, that finds it by a marker, and that
+        // has the same markers of content.
+        let ranks = texts.filter_map(|text| {
+            let by = reads(&format, text)?;
+            Some((!text.contains(&written), by, envelope.is_none()))
+        });
+        if let Some(rank) = ranks.min() {
+            readers.push((rank, format));
         }
     }
-    let (_, format) = readers.into_iter().min_by_key(|(inexact, _)| *inexact)?;
+    let (_, format) = readers.into_iter().min_by_key(|(rank, _)| *rank)?;
     Some(Detected {
-        format: format.clone(),
+        format,
         found: Found::RenderedCall,
     })
 }
 
 fn by_signs(evidence: &Evidence) -> Option<Detected> {
-    let (_, name) = SIGNS
-        .iter()
-        .find(|(sign, _)| evidence.tokens.contains(*sign) || evidence.template.contains(sign))?;
+    let shown = |part: &str| evidence.tokens.contains(part) || evidence.template.contains(part);
+    let (_, name) = SIGNS.iter().find(|(sign, _)| sign.lines().all(shown))?;
     Some(Detected {
-        format: Format::named(name)?.clone(),
+        format: Format::named(name)?.for_vocabulary(&evidence.tokens),
         found: Found::Vocabulary,
     })
 }
@@ -140,17 +167,31 @@ fn complete_reasoning(mut format: Format, evidence: &Evidence) -> Format {
     if format.layout == Layout::Channels {
         return format;
     }
-    let shown = |marker: &str| {
-        evidence.template.contains(marker)
-            || evidence.tokens.contains(marker)
-            || evidence.generation_prompt.contains(marker)
-    };
     let own = format.reasoning.take();
     format.reasoning = own
         .into_iter()
         .chain(reasonings())
-        .find(|reasoning| shown(&reasoning.close) && shown(&reasoning.open));
+        .find(|reasoning| evidence.shows(&reasoning.close) && evidence.shows(&reasoning.open));
     format
+}
+
+impl Evidence {
+    /// Whether template, vocabulary or prompts have this marker.
+    fn shows(&self, marker: &str) -> bool {
+        let marker = marker.trim();
+        self.template.contains(marker)
+            || self.tokens.contains(marker)
+            || self.generation_prompt.contains(marker)
+            || self.rendered.iter().any(|text| text.contains(marker))
+    }
+
+    fn shows_envelope(&self, envelope: Envelope) -> bool {
+        match envelope.header {
+            // The kind of a message may be put together by the template.
+            Some(header) => self.shows(header.open),
+            None => self.shows(envelope.open) && self.shows(envelope.close),
+        }
+    }
 }
 
 /// What follows the question in a rendered conversation.
@@ -159,30 +200,38 @@ fn after_question(text: &str) -> &str {
         .map_or(text, |(_, after)| after)
 }
 
-/// Whether the format finds the call of the probe, and only this one, in a rendered answer.
-fn reads(format: &Format, text: &str) -> bool {
+/// By what a format finds a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum By {
+    Marker,
+    /// It stands at the start.
+    Place,
+}
+
+/// By what the format finds the call of the probe, and only this one, in a rendered answer.
+fn reads(format: &Format, text: &str) -> Option<By> {
     // A call without marker counts only where an answer begins, and channels begin with a header.
     let starts = match &format.layout {
-        Layout::Plain => return false,
-        Layout::Channels => vec!["<|start|>assistant"],
+        Layout::Plain => return None,
+        Layout::Channels => vec![("<|start|>assistant", By::Marker)],
         Layout::Calls(calls) => calls
             .sections
             .iter()
-            .map(|section| {
-                if section.at_start {
-                    calls.trigger(section)
-                } else {
-                    ""
-                }
+            .map(|section| match (section.at_start, calls.trigger(section)) {
+                (true, "") => (probe::NAME, By::Place),
+                (true, trigger) => (trigger, By::Place),
+                (false, _) => ("", By::Marker),
             })
             .collect(),
     };
-    starts.iter().any(|start| {
-        let Some(at) = text.find(start) else {
-            return false;
-        };
-        is_call(&format_deltas(format, &text[at..]))
-    })
+    starts
+        .into_iter()
+        .filter(|(start, _)| {
+            text.find(start)
+                .is_some_and(|at| is_call(&format_deltas(format, &text[at..])))
+        })
+        .map(|(_, by)| by)
+        .min()
 }
 
 fn format_deltas(format: &Format, text: &str) -> Vec<Delta> {

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use crate::schema::Types;
+
 /// A text of a declaration. White space in it may be missing or different in what a model writes.
 pub(crate) type Text = Cow<'static, str>;
 
@@ -16,6 +18,7 @@ pub struct Format {
     /// Further names, as the `--tool-call-parser` of vLLM has them.
     pub(crate) aliases: &'static [&'static str],
     pub(crate) reasoning: Option<Reasoning>,
+    pub(crate) envelope: Option<Envelope>,
     pub(crate) layout: Layout,
     pub(crate) ids: Ids,
     /// A marker is a special token in vocabularies of this family.
@@ -29,6 +32,31 @@ pub(crate) struct Reasoning {
     pub close: Text,
     /// A call that begins inside the reasoning ends it.
     pub ended_by_calls: bool,
+    /// Other pairs of markers, of which the prompt begins one.
+    pub others: &'static [(&'static str, &'static str)],
+}
+
+/// Markers around content, which are no part of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Envelope {
+    pub open: &'static str,
+    pub close: &'static str,
+    /// May stand before content and before calls.
+    pub before: &'static [&'static str],
+    /// May stand at the end.
+    pub after: &'static [&'static str],
+    /// What begins a message where an answer has several.
+    pub header: Option<Header>,
+}
+
+/// The beginning of a message: what follows `open` up to the next marker is no content. That of a call has its name.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Header {
+    pub open: &'static str,
+    /// Around the name of a call.
+    pub name: [&'static str; 2],
+    /// Ends a message with a call.
+    pub close: &'static str,
 }
 
 /// Where content and calls stand.
@@ -84,8 +112,9 @@ pub(crate) enum Head {
         form: NameForm,
     },
     /// A JSON object with the name under `name` and the arguments under one of `arguments`, of which the first is the
-    /// one that the grammar writes.
+    /// one that the grammar writes. Where there is `number`, the count of the call comes first, under this key.
     Object {
+        number: Option<&'static str>,
         name: &'static str,
         arguments: &'static [&'static str],
     },
@@ -98,6 +127,12 @@ pub(crate) enum NameForm {
     Numbered,
     /// An id may follow the name after this marker.
     WithId(&'static str),
+    /// The name, or twice it with a dot between, as if it were its own namespace.
+    Doubled,
+    /// An id stands before the name and this marker.
+    AfterId(&'static str),
+    /// The count of the call, from 1, may follow the name after this marker.
+    Counted(&'static str),
 }
 
 /// How the arguments are written.
@@ -111,7 +146,13 @@ pub(crate) enum Arguments {
     Keywords,
     /// As an object whose keys have no quotes and whose texts stand between two of these markers.
     Braces { quote: Text },
+    /// As XML elements that are named as the arguments are, with this before each tag: objects as the elements of their
+    /// members, arrays as elements with the name [`ITEM`].
+    Elements { prefix: Text },
 }
+
+/// The element of an item in an array.
+pub(crate) const ITEM: &str = "item";
 
 /// An argument is `open` key `key_end` value `close`.
 #[derive(Debug, Clone, PartialEq)]
@@ -123,9 +164,20 @@ pub(crate) struct Parameters {
     pub padding: &'static str,
     /// Written between two arguments.
     pub separator: &'static str,
-    /// `true` or `false` and then this follow `key_end` and say whether the value is a text. Without it, the schema of
-    /// the tool says so.
-    pub attribute_end: Option<&'static str>,
+    /// What follows `key_end` and says the type of the value. Without it, the schema of the tool says so.
+    pub attribute: Option<Attribute>,
+    /// A value may stand between `<![CDATA[` and `]]>`.
+    pub cdata: bool,
+}
+
+/// A word that says which type a value has, and what ends it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Attribute {
+    /// The word for texts.
+    pub text: &'static str,
+    /// Those for other values.
+    pub others: &'static [(&'static str, Types)],
+    pub end: &'static str,
 }
 
 /// The form of call ids.
@@ -149,9 +201,32 @@ impl Format {
         self.special
     }
 
+    /// Whether an answer has several messages, each with a beginning that is no content.
+    pub(crate) fn has_headers(&self) -> bool {
+        self.envelope
+            .is_some_and(|envelope| envelope.header.is_some())
+    }
+
     /// Whether the parser can find tool calls.
     pub fn has_calls(&self) -> bool {
         self.layout != Layout::Plain
+    }
+
+    /// The markers of reasoning behind this prompt.
+    pub(crate) fn reasoning_after(&self, prompt: &str) -> Option<Reasoning> {
+        let reasoning = self.reasoning.clone()?;
+        let other = reasoning
+            .others
+            .iter()
+            .find(|(open, _)| ends_with(prompt, open));
+        Some(match other {
+            Some((open, close)) => Reasoning {
+                open: text(open),
+                close: text(close),
+                ..reasoning
+            },
+            None => reasoning,
+        })
     }
 
     /// Whether the parser can tell reasoning from content.
@@ -165,12 +240,53 @@ impl Call {
     pub(crate) fn object(arguments: &'static [&'static str]) -> Self {
         Self {
             head: Head::Object {
+                number: None,
                 name: "name",
                 arguments,
             },
             arguments: Arguments::Json,
             close: text("}"),
         }
+    }
+
+    /// Whether a name may be its own namespace.
+    pub(crate) fn is_doubled(&self) -> bool {
+        let doubled = NameForm::Doubled;
+        matches!(&self.head, Head::Named { form, .. } if *form == doubled)
+    }
+}
+
+impl Reasoning {
+    /// Whether the prompt has begun it.
+    pub(crate) fn is_begun(&self, prompt: &str) -> bool {
+        ends_with(prompt, &self.open)
+    }
+}
+
+impl Header {
+    /// Whether the prompt has begun it.
+    pub(crate) fn is_begun(&self, prompt: &str) -> bool {
+        ends_with(prompt, self.open)
+    }
+}
+
+/// Whether a prompt ends with this marker, but for white space.
+fn ends_with(prompt: &str, marker: &str) -> bool {
+    prompt.trim_end().ends_with(marker.trim_end())
+}
+
+impl Envelope {
+    /// Whether content may follow this marker.
+    pub(crate) fn opens(self, marker: &str) -> bool {
+        self.open == marker || self.before.contains(&marker)
+    }
+
+    /// Every marker that is no part of content.
+    pub(crate) fn markers(self) -> impl Iterator<Item = &'static str> {
+        let around = [self.open, self.close].into_iter();
+        let header = self.header.into_iter().map(|header| header.open);
+        let others = self.before.iter().chain(self.after).copied();
+        around.chain(header).chain(others)
     }
 }
 
@@ -181,6 +297,12 @@ impl Calls {
             Head::Named { open, .. } => open,
             Head::Object { .. } => "",
         }
+    }
+
+    /// Whether a call begins with its name alone.
+    pub(crate) fn is_unmarked(&self) -> bool {
+        let mut sections = self.sections.iter();
+        sections.any(|section| section.at_start && self.trigger(section).is_empty())
     }
 
     /// The text by which a section is found: the first word of its opening, or of that of a call.

@@ -4,7 +4,9 @@
 
 mod calls;
 mod channels;
+mod elements;
 mod lark;
+mod parameters;
 mod values;
 
 use std::collections::HashMap;
@@ -12,7 +14,7 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 
 use crate::error::FormatError;
-use crate::format::{Format, Layout, Reasoning};
+use crate::format::{Envelope, Format, Layout};
 use crate::tool::{CustomGrammar, Tool, ToolChoice, ToolKind};
 use lark::Lark;
 
@@ -61,19 +63,21 @@ impl Format {
             Layout::Channels => self.channels_grammar(&mut lark, request, &tools, forced)?,
             Layout::Calls(calls) if forced => {
                 let body = self.required(&mut lark, calls, &tools, request.parallel)?;
+                let body = self.after_empty_envelope(&mut lark, &body);
                 self.after_reasoning(&mut lark, request.prompt_tail, &body)
             }
             Layout::Calls(calls) if !tools.is_empty() => {
-                let body = match answer(&mut lark, request) {
+                let body = match self.answer(&mut lark, request) {
                     None => self.free(&mut lark, calls, &tools, request.parallel)?,
                     Some(answer) => {
                         let calls = self.required(&mut lark, calls, &tools, request.parallel)?;
+                        let calls = self.after_empty_envelope(&mut lark, &calls);
                         lark.rule("body", &format!("{calls} | {answer}"))
                     }
                 };
                 self.after_reasoning(&mut lark, request.prompt_tail, &body)
             }
-            Layout::Calls(_) | Layout::Plain => match answer(&mut lark, request) {
+            Layout::Calls(_) | Layout::Plain => match self.answer(&mut lark, request) {
                 None => return Ok(None),
                 Some(answer) => self.after_reasoning(&mut lark, request.prompt_tail, &answer),
             },
@@ -89,19 +93,85 @@ impl Format {
 
     /// `body` after reasoning, which the prompt may have begun.
     fn after_reasoning(&self, lark: &mut Lark, prompt: &str, body: &str) -> String {
-        let Some(Reasoning { open, close, .. }) = &self.reasoning else {
+        let Some(reasoning) = self.reasoning_after(prompt) else {
             return body.to_owned();
         };
-        let close = lark.until(close.trim());
+        let close = lark.until(reasoning.close.trim());
         let space = lark.space();
-        let begun = prompt.trim_end().ends_with(open.trim_end());
-        if begun {
+        if reasoning.is_begun(prompt) {
             return format!("{close} {space}? {body}");
         }
-        let open = lark.literal(open);
+        let open = lark.literal(&reasoning.open);
         let reasoning = lark.rule("reasoning", &format!("{space}? {open} {close} {space}?"));
         format!("{reasoning}? {body}")
     }
+
+    /// `body` after markers of content without any between them, which some models write before calls.
+    fn after_empty_envelope(&self, lark: &mut Lark, body: &str) -> String {
+        let Some(envelope) = self.envelope else {
+            return body.to_owned();
+        };
+        let open = lark.literal(envelope.open);
+        let close = lark.literal(envelope.close);
+        let space = lark.space();
+        let before = before(lark, envelope);
+        let after = each_may_come(lark, envelope.after);
+        let empty = format!("( ( {open} )? {space}? {close} {space}? {before} )?");
+        lark.rule("body", &format!("{before} {empty} {body} {after}"))
+    }
+
+    /// What may stand between two sections of calls.
+    fn between_messages(&self, lark: &mut Lark) -> String {
+        let after = self.after(lark);
+        self.envelope.map_or(after.clone(), |envelope| {
+            format!("{after} {}", before(lark, envelope))
+        })
+    }
+
+    /// The markers that may end an answer.
+    fn after(&self, lark: &Lark) -> String {
+        let envelope = self.envelope;
+        envelope.map_or(String::new(), |envelope| {
+            each_may_come(lark, envelope.after)
+        })
+    }
+
+    /// The rule for an answer that has a form, with the markers that the model writes around content.
+    fn answer(&self, lark: &mut Lark, request: &Constraint) -> Option<String> {
+        let form = request.has_form.then(|| format!("@{ANSWER}"))?;
+        let answer = lark.rule("answer", &form);
+        let Some(envelope) = self.envelope else {
+            return Some(answer);
+        };
+        let open = lark.literal(envelope.open);
+        let close = lark.literal(envelope.close);
+        let space = lark.space();
+        let before = before(lark, envelope);
+        let after = each_may_come(lark, envelope.after);
+        let body = format!("( {open} {space}? )? {answer} ( {space}? {close} {after} )?");
+        Some(lark.rule("body", &format!("{before} {body}")))
+    }
+}
+
+/// What may stand before content and calls: the beginning of a message, with a name, and further markers.
+fn before(lark: &mut Lark, envelope: Envelope) -> String {
+    let markers = each_may_come(lark, envelope.before);
+    match envelope.header {
+        Some(header) => {
+            let open = lark.literal(header.open);
+            format!("( {open} )? /[A-Za-z0-9_.:=\\/ \\-]{{0,80}}/ {markers}")
+        }
+        None => markers,
+    }
+}
+
+/// Each of these markers in turn, or none.
+fn each_may_come(lark: &Lark, markers: &[&str]) -> String {
+    let markers: Vec<String> = markers
+        .iter()
+        .map(|marker| format!("( {} )?", lark.literal(marker)))
+        .collect();
+    markers.join(" ")
 }
 
 /// The tools that may be called.
@@ -121,12 +191,6 @@ fn chosen<'a>(request: &Constraint<'a>) -> Result<Vec<&'a Tool>, FormatError> {
 /// Whether calls of this tool are held to a form also where the model is free to call or not.
 fn is_enforced(tool: &Tool) -> bool {
     tool.strict || matches!(tool.kind, ToolKind::Custom { grammar: Some(_) })
-}
-
-/// The rule for an answer that has a form.
-fn answer(lark: &mut Lark, request: &Constraint) -> Option<String> {
-    let form = request.has_form.then(|| format!("@{ANSWER}"))?;
-    Some(lark.rule("answer", &form))
 }
 
 /// The schema of a tool's arguments as far as it is enforced: whole for strict tools and where a call is forced.

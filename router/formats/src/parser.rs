@@ -8,6 +8,7 @@ mod arguments;
 mod calls;
 mod channels;
 mod content;
+mod elements;
 mod head;
 mod literals;
 mod parameters;
@@ -16,7 +17,7 @@ mod reasoning;
 use std::sync::Arc;
 
 use crate::delta::Delta;
-use crate::format::{Calls, Format, Layout};
+use crate::format::{Calls, Envelope, Format, Layout, Reasoning, Section};
 use crate::ids::IdSource;
 use crate::tool::Tool;
 use arguments::Reader;
@@ -53,6 +54,8 @@ impl Default for ParserOptions {
 pub struct OutputParser {
     format: Arc<Format>,
     options: ParserOptions,
+    /// The markers of reasoning behind the prompt.
+    reasoning: Option<Reasoning>,
     state: State,
     /// Text that is not decided yet. Everything before it is in deltas.
     held: String,
@@ -60,6 +63,8 @@ pub struct OutputParser {
     triggers: Box<[bool; 256]>,
     /// White space is dropped until something else comes.
     drop_space: bool,
+    /// At the beginning of a message, which is no content.
+    in_header: bool,
     /// No content was delivered yet, so a call without marker may begin.
     fresh: bool,
     /// Calls begun.
@@ -119,15 +124,17 @@ impl Format {
 
 impl OutputParser {
     fn new(format: Arc<Format>, prompt_tail: &str, options: ParserOptions) -> Self {
-        let state = match (&format.layout, &format.reasoning) {
+        let reasoning = format.reasoning_after(prompt_tail);
+        let state = match (&format.layout, &reasoning) {
             (Layout::Channels, _) => State::Channels,
             (_, None) => State::Content,
-            (_, Some(reasoning)) if prompt_tail.trim_end().ends_with(reasoning.open.trim_end()) => {
-                State::Reasoning
-            }
+            (_, Some(reasoning)) if reasoning.is_begun(prompt_tail) => State::Reasoning,
             (_, Some(_)) => State::Start,
         };
+        let header = format.envelope.and_then(|envelope| envelope.header);
         let mut parser = Self {
+            reasoning,
+            in_header: header.is_some_and(|header| header.is_begun(prompt_tail)),
             triggers: Box::new([false; 256]),
             drop_space: matches!(state, State::Reasoning) && options.separate_reasoning,
             state,
@@ -144,11 +151,14 @@ impl OutputParser {
         }
         let mut triggers = [false; 256];
         if let Some(calls) = parser.active_calls() {
-            for section in calls.sections.iter() {
-                if let Some(&first) = calls.trigger(section).as_bytes().first() {
-                    triggers[usize::from(first)] = true;
+            for section in &calls.sections {
+                for trigger in parser.triggers_of(calls, section) {
+                    triggers[usize::from(trigger.as_bytes()[0])] = true;
                 }
             }
+        }
+        for marker in parser.envelope_markers() {
+            triggers[usize::from(marker.as_bytes()[0])] = true;
         }
         *parser.triggers = triggers;
         parser
@@ -180,6 +190,7 @@ impl OutputParser {
         matches!(self.state, State::Content)
             && self.held.is_empty()
             && !self.drop_space
+            && !self.in_header
             && !self.fresh
             && !piece.is_empty()
             && !piece.ends_with(char::is_whitespace)
@@ -210,6 +221,26 @@ impl OutputParser {
             Layout::Calls(calls) if !self.options.tools.is_empty() => Some(calls),
             _ => None,
         }
+    }
+
+    /// The texts by which a section is found: its trigger, or where it has none the names of the tools.
+    fn triggers_of<'a>(
+        &'a self,
+        calls: &'a Calls,
+        section: &'a Section,
+    ) -> impl Iterator<Item = &'a str> {
+        let trigger = calls.trigger(section);
+        let names = self.options.tools.iter().map(|tool| tool.name.as_str());
+        let names = names.filter(move |_| trigger.is_empty() && section.at_start);
+        [trigger]
+            .into_iter()
+            .chain(names)
+            .filter(|text| !text.is_empty())
+    }
+
+    /// The markers that are dropped from content.
+    fn envelope_markers(&self) -> impl Iterator<Item = &'static str> {
+        self.format.envelope.into_iter().flat_map(Envelope::markers)
     }
 
     fn tool(&self, name: &str) -> Option<&Tool> {

@@ -46,6 +46,7 @@ pub(crate) fn read(template: &Value) -> Result<Format, Unsupported> {
         name: text(NAME),
         aliases: &[],
         reasoning: None,
+        envelope: None,
         layout: Layout::Plain,
         ids: Ids::Call,
         special: true,
@@ -79,6 +80,7 @@ fn reasoning(field: &Map<String, Value>) -> Result<Reasoning, Unsupported> {
         open: open.trim().to_owned().into(),
         close: literal(field, "close")?.trim().to_owned().into(),
         ended_by_calls: false,
+        others: &[],
     })
 }
 
@@ -235,7 +237,8 @@ fn parameters(options: &Map<String, Value>) -> Result<Parameters, Unsupported> {
         close: tag.literals[2].trim().to_owned().into(),
         padding: if padded { "\n" } else { "" },
         separator: "\n",
-        attribute_end: None,
+        attribute: None,
+        cdata: false,
     })
 }
 

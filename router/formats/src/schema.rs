@@ -9,12 +9,23 @@ const MAX_DEPTH: usize = 16;
 /// Alternatives that are looked at: they may refer to themselves, so that there are ever more of them.
 const MAX_PARTS: usize = 256;
 
+/// The types by the names that schemas give them.
+const NAMES: [(&str, Types); 7] = [
+    ("string", Types::TEXT),
+    ("integer", Types::INTEGER),
+    ("number", Types::NUMBER),
+    ("boolean", Types::BOOLEAN),
+    ("null", Types::NULL),
+    ("object", Types::OBJECT),
+    ("array", Types::ARRAY),
+];
+
 /// A set of JSON types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Types(u8);
 
 impl Types {
-    const NONE: Self = Self(0);
+    pub const NONE: Self = Self(0);
     pub const TEXT: Self = Self(1);
     pub const INTEGER: Self = Self(1 << 1);
     pub const NUMBER: Self = Self(1 << 2);
@@ -23,21 +34,16 @@ impl Types {
     pub const OBJECT: Self = Self(1 << 5);
     pub const ARRAY: Self = Self(1 << 6);
     pub const ANY_BUT_TEXT: Self = Self(0x7e);
+    pub const NUMBERS: Self = Self(0x6);
+    /// Numbers, booleans and null.
+    pub const SCALARS: Self = Self(0x1e);
 
     fn named(name: &str) -> Self {
-        match name {
-            "string" => Self::TEXT,
-            "integer" => Self::INTEGER,
-            "number" => Self::NUMBER,
-            "boolean" => Self::BOOLEAN,
-            "null" => Self::NULL,
-            "object" => Self::OBJECT,
-            "array" => Self::ARRAY,
-            _ => Self::NONE,
-        }
+        let found = NAMES.iter().find(|(known, _)| *known == name);
+        found.map_or(Self::NONE, |(_, types)| *types)
     }
 
-    fn of(value: &Value) -> Self {
+    pub fn of(value: &Value) -> Self {
         match value {
             Value::Null => Self::NULL,
             Value::Bool(_) => Self::BOOLEAN,
@@ -49,7 +55,7 @@ impl Types {
         }
     }
 
-    fn and(self, other: Self) -> Self {
+    pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
@@ -83,6 +89,29 @@ pub(crate) fn property<'a>(root: &'a Value, key: &str) -> Option<&'a Value> {
     resolve(root, root, 0).get("properties")?.get(key)
 }
 
+/// A step into a value.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Step<'a> {
+    Member(&'a str),
+    Item,
+}
+
+/// The schema of what these steps lead to, if the schema `root` tells it.
+pub(crate) fn at<'a>(root: &'a Value, path: &[Step]) -> Option<&'a Value> {
+    path.iter().try_fold(root, |schema, step| {
+        parts(schema, root).into_iter().find_map(|part| match step {
+            Step::Member(name) => {
+                let named = part.get("properties").and_then(|all| all.get(name));
+                named.or_else(|| {
+                    part.get("additionalProperties")
+                        .filter(|rest| rest.is_object())
+                })
+            }
+            Step::Item => part.get("items").filter(|items| items.is_object()),
+        })
+    })
+}
+
 /// Follows references inside the document.
 pub(crate) fn resolve<'a>(schema: &'a Value, root: &'a Value, depth: usize) -> &'a Value {
     let target = schema
@@ -95,23 +124,30 @@ pub(crate) fn resolve<'a>(schema: &'a Value, root: &'a Value, depth: usize) -> &
     }
 }
 
-/// Every type that a value of this schema may have, as far as the schema names types; none if it names none.
-pub(crate) fn types(schema: &Value, root: &Value) -> Types {
-    let mut found = Types::NONE;
-    let mut parts = vec![schema];
+/// A schema and its alternatives, with those that these have in turn.
+fn parts<'a>(schema: &'a Value, root: &'a Value) -> Vec<&'a Value> {
+    let mut parts = vec![resolve(schema, root, 0)];
     let mut next = 0;
     while let Some(part) = parts.get(next) {
-        let part = resolve(part, root, 0);
-        found = found.and(own_types(part));
-        let alternatives = ["anyOf", "oneOf", "allOf"]
+        let alternatives: Vec<&Value> = ["anyOf", "oneOf", "allOf"]
             .iter()
             .filter_map(|union| part.get(union)?.as_array())
-            .flatten();
-        let room = MAX_PARTS - parts.len();
-        parts.extend(alternatives.take(room));
+            .flatten()
+            .take(MAX_PARTS - parts.len())
+            .map(|part| resolve(part, root, 0))
+            .collect();
+        parts.extend(alternatives);
         next += 1;
     }
-    found
+    parts
+}
+
+/// Every type that a value of this schema may have, as far as the schema names types; none if it names none.
+pub(crate) fn types(schema: &Value, root: &Value) -> Types {
+    parts(schema, root)
+        .into_iter()
+        .map(own_types)
+        .fold(Types::NONE, Types::and)
 }
 
 /// The types that a schema names without its alternatives.
@@ -162,6 +198,39 @@ fn listed(schema: &Value) -> Option<Vec<Value>> {
     }
     let values = schema.get("enum").and_then(Value::as_array)?;
     (!values.is_empty()).then(|| values.clone())
+}
+
+/// The schema for its values of these types alone, or `None` if it has none.
+pub(crate) fn restricted(schema: &Value, root: &Value, types: Types) -> Option<Value> {
+    let kept: Vec<Value> = alternatives(schema, root)
+        .into_iter()
+        .filter_map(|part| {
+            let own = own_types(part);
+            let names: Vec<&str> = NAMES
+                .iter()
+                .filter(|(_, one)| own.has(*one) && types.has(*one))
+                .map(|(name, _)| *name)
+                .collect();
+            let mut part = part.clone();
+            part.as_object_mut()?
+                .insert("type".to_owned(), names.into());
+            (part["type"] != Value::Array(Vec::new())).then_some(part)
+        })
+        .collect();
+    match kept.len() {
+        0 => None,
+        1 => kept.into_iter().next(),
+        _ => Some(serde_json::json!({ "anyOf": kept })),
+    }
+}
+
+/// The alternatives of a schema that name types; itself if it has none.
+fn alternatives<'a>(schema: &'a Value, root: &'a Value) -> Vec<&'a Value> {
+    let parts = parts(schema, root);
+    parts
+        .into_iter()
+        .filter(|part| own_types(part) != Types::NONE)
+        .collect()
 }
 
 /// A part of a document as a document of its own, with the definitions if it refers to any.

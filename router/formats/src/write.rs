@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use crate::format::{Arguments, Calls, Format, Head, Layout, NameForm, Parameters};
+use crate::format::{Arguments, Calls, Format, Head, Header, ITEM, Layout, NameForm, Parameters};
 use crate::json;
+use crate::schema::Types;
 
 impl Format {
     /// Calls, each a name and its arguments, as this format writes them after the content of an answer.
@@ -18,8 +19,22 @@ impl Format {
                 })
                 .collect::<Vec<_>>()
                 .join("<|call|><|start|>assistant"),
-            Layout::Calls(layout) => layout.write(calls),
+            Layout::Calls(layout) => match self.envelope.and_then(|envelope| envelope.header) {
+                Some(header) => calls
+                    .iter()
+                    .map(|call| header.write(call.0, &layout.write(&[*call])))
+                    .collect(),
+                None => layout.write(calls),
+            },
         }
+    }
+}
+
+impl Header {
+    /// A message with a call of this name.
+    fn write(&self, name: &str, call: &str) -> String {
+        let [before, after] = self.name;
+        format!("{}{before}{name}{after}{call}{}", self.open, self.close)
     }
 }
 
@@ -50,11 +65,14 @@ impl Calls {
         let object = || spaced(&Value::Object(arguments.clone()));
         let head = match &self.call.head {
             Head::Object {
+                number,
                 name: key,
                 arguments,
             } => {
+                let number = number.map(|number| format!("\"{number}\": \"{index}\", "));
                 format!(
-                    "{{\"{key}\": {}, \"{}\": ",
+                    "{{{}\"{key}\": {}, \"{}\": ",
+                    number.unwrap_or_default(),
                     spaced(&name.into()),
                     arguments[0]
                 )
@@ -66,7 +84,13 @@ impl Calls {
                 };
                 match form {
                     NameForm::Numbered => format!("{open}functions.{name}:{index}{end}"),
-                    NameForm::Plain | NameForm::WithId(_) => format!("{open}{name}{end}"),
+                    NameForm::AfterId(marker) => format!("{open}{index:010}{marker}{name}{end}"),
+                    NameForm::Counted(marker) => {
+                        format!("{open}{name}{marker}{}{end}", index + 1)
+                    }
+                    NameForm::Plain | NameForm::WithId(_) | NameForm::Doubled => {
+                        format!("{open}{name}{end}")
+                    }
                 }
             }
         };
@@ -82,6 +106,7 @@ impl Calls {
                     members(arguments, ":", ",", &|value| braces(value, quote))
                 )
             }
+            Arguments::Elements { prefix } => elements(arguments, prefix),
         };
         format!("{head}{body}{}", self.call.close)
     }
@@ -92,13 +117,25 @@ impl Parameters {
         arguments
             .iter()
             .map(|(key, value)| {
-                let (text, is_text) = match value {
-                    Value::String(text) => (text.clone(), true),
-                    other => (spaced(other), false),
+                let text = match value {
+                    Value::String(text) if self.cdata && text.contains(['<', '&', '\n']) => {
+                        format!("<![CDATA[{text}]]>")
+                    }
+                    Value::String(text) => text.clone(),
+                    other => spaced(other),
                 };
-                let attribute = self
-                    .attribute_end
-                    .map_or(String::new(), |end| format!("{is_text}{end}"));
+                let attribute = self.attribute.map_or(String::new(), |attribute| {
+                    let types = Types::of(value);
+                    let other = attribute
+                        .others
+                        .iter()
+                        .find(|(_, others)| types.has(*others));
+                    format!(
+                        "{}{}",
+                        other.map_or(attribute.text, |(word, _)| word),
+                        attribute.end
+                    )
+                });
                 let Self {
                     open,
                     key_end,
@@ -159,6 +196,26 @@ fn braces(value: &Value, quote: &str) -> String {
         ),
         other => other.to_string(),
     }
+}
+
+fn elements(members: &Map<String, Value>, prefix: &str) -> String {
+    let members = members.iter();
+    members
+        .map(|(key, value)| element(key, value, prefix))
+        .collect()
+}
+
+fn element(name: &str, value: &Value, prefix: &str) -> String {
+    let inside = match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items
+            .iter()
+            .map(|item| element(ITEM, item, prefix))
+            .collect(),
+        Value::Object(object) => elements(object, prefix),
+        other => other.to_string(),
+    };
+    format!("{prefix}<{name}>{inside}{prefix}</{name}>")
 }
 
 /// JSON with a space after commas and colons, as Python and chat templates write it.

@@ -131,9 +131,13 @@ fn a_call_that_is_cut_anywhere_gives_a_beginning_of_it() {
             match cut.calls.as_slice() {
                 // Before the arguments, it is text as it was written; headers of channels are none.
                 [] if format.name() == "openai" => assert_eq!(cut.content, "", "{case}"),
+                [] if matches!(format.name(), "inkling" | "muse_glimmer") => {
+                    assert!(text[..end].ends_with(&cut.content), "{case}");
+                }
                 [] => assert_eq!(cut.content, text[..end], "{case}"),
                 [call] => {
-                    assert_eq!(cut.content, "", "{case}");
+                    // The beginning of a marker behind the call is not known to be one.
+                    assert!("<|eom|>".starts_with(&cut.content), "{case}");
                     assert!(full.starts_with(&call.arguments), "{case}");
                 }
                 _ => panic!("{case}"),

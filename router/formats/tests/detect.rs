@@ -27,6 +27,18 @@ fn name(found: Option<Detected>) -> Option<(String, Found)> {
     found.map(|found| (found.format.name().to_owned(), found.found))
 }
 
+/// What a template of this format writes around content, which tells it from others with the same calls.
+fn content_markers(format: &str) -> &'static str {
+    match format {
+        "ernie45" => "<response> </response>",
+        "cohere_command3" => "<|START_RESPONSE|> <|END_RESPONSE|>",
+        "cohere_command4" => "<|START_TEXT|> <|END_TEXT|>",
+        "solar_open" => "<|content|> <|end|>",
+        "kimi_k3" => "<|open|>response<|sep|> <|close|>response<|sep|>",
+        _ => "",
+    }
+}
+
 #[test]
 fn every_format_is_found_by_a_call_as_it_writes_it() {
     let call = &probes()[0].messages[1]["tool_calls"][0]["function"];
@@ -39,7 +51,11 @@ fn every_format_is_found_by_a_call_as_it_writes_it() {
         if format.name() == "openai" {
             written = format!("<|start|>assistant{written}<|call|>");
         }
-        let found = name(Format::detect(&rendered(&written)));
+        let evidence = Evidence {
+            template: content_markers(format.name()).to_owned(),
+            ..rendered(&written)
+        };
+        let found = name(Format::detect(&evidence));
         assert_eq!(
             found,
             Some((format.name().to_owned(), Found::RenderedCall)),
@@ -162,64 +178,76 @@ fn what_a_response_template_has_that_is_not_read_leaves_it_to_the_rendered_call(
     );
 }
 
+/// The names of `--tool-call-parser` in vLLM and SGLang.
+const CALLS: &str = "apertus apertus2509 cohere_command3 cohere_command4 deepseek_v3 deepseek_v31 deepseek_v32 \
+    deepseek_v4 deepseek_v41 deepseekv3 deepseekv31 deepseekv32 deepseekv4 dots ernie45 functiongemma gemma4 gigachat3 \
+    gigachat35 glm glm45 glm47 gpt-oss granite granite-20b-fc granite4 hermes hunyuan hunyuan_a13b hy_v3 hy_v4 inkling internlm \
+    interns1 jamba k2_horizon kimi_k2 kimi_k3 lfm2 ling3 llama3 llama3_json llama4_json llama4_pythonic longcat mimo \
+    minicpm5 minimax minimax-m2 minimax-m3 minimax_m2 minimax_m3 mistral muse muse_glimmer olmo3 openai phi4_mini_json plamo3 poolside_v1 \
+    pythonic qwen qwen25 qwen3_coder qwen3_xml seed_oss solar_open2 spark25 step3 step3p5 trinity xlam";
+
+/// Those of `--reasoning-parser`, without the ones of gpt-oss, which has no other reasoning than its own.
+const REASONING: &str = "apertus2509 cohere_command3 cohere_command4 deepseek-r1 deepseek-v3 deepseek-v4 deepseek_r1 \
+    deepseek_v3 deepseek_v4 ernie45 gemma4 glm45 glm47 granite holo2 hunyuan hunyuan_a13b hy_v3 hy_v4 inkling interns1 \
+    k2_horizon kimi kimi_k2 kimi_k3 longcat mimo minimax minimax-m3 minimax_m2 minimax_m3 mistral muse_glimmer nemotron_3 nemotron_v3 \
+    olmo3 plamo3 poolside_v1 qwen3 qwen3-thinking seed_oss solar_open2 step3 step3p5 telechat4";
+
 #[test]
 fn names_are_those_of_other_servers() {
-    for name in [
-        "hermes",
-        "llama3_json",
-        "llama4_pythonic",
-        "pythonic",
-        "mistral",
-        "deepseek_v3",
-        "deepseek_v31",
-        "deepseek_v32",
-        "qwen3_coder",
-        "qwen3_xml",
-        "glm45",
-        "glm47",
-        "kimi_k2",
-        "openai",
-        "gemma4",
-        "functiongemma",
-        "minimax_m2",
-        "granite",
-        "phi4_mini_json",
-        "lfm2",
-        "hy_v3",
-        "mimo",
-        "nemotron_json",
-        "longcat",
-        "ling3",
-        "poolside_v1",
-        "seed_oss",
-        "step3",
-        "hunyuan_a13b",
-        "jamba",
-        "apertus",
-        "olmo3",
-        "gigachat3",
-    ] {
+    for name in CALLS.split_whitespace() {
         assert!(Format::named(name).is_some(), "{name}");
     }
-    for name in [
-        "deepseek_r1",
-        "qwen3",
-        "mistral",
-        "kimi_k2",
-        "gemma4",
-        "granite",
-        "glm45",
-        "minimax_m2",
-        "hy_v3",
-        "longcat",
-        "apertus",
-        "seed_oss",
-    ] {
+    for name in REASONING.split_whitespace() {
         let format = Format::plain().with_reasoning(name);
+        assert!(Format::knows_reasoning(name), "{name}");
         assert!(
             format.is_some_and(|format| format.has_reasoning()),
             "{name}"
         );
     }
+    for name in ["openai_gptoss", "gpt-oss"] {
+        assert!(Format::named(name).is_some_and(|format| format.goes_by("openai")));
+        assert_eq!(Format::plain().with_reasoning(name), None);
+    }
     assert!(Format::named("unknown").is_none());
+}
+
+#[test]
+fn no_two_formats_have_one_name() {
+    for format in Format::all() {
+        let found = Format::named(format.name()).map(Format::name);
+        assert_eq!(found, Some(format.name()));
+        let others = Format::all()
+            .iter()
+            .filter(|other| other.name() != format.name());
+        assert!(
+            others
+                .into_iter()
+                .all(|other| !other.goes_by(format.name()))
+        );
+    }
+}
+
+#[test]
+fn markers_of_hy_4_end_with_the_suffix_of_the_vocabulary() {
+    let tokens = HashSet::from([
+        "<tool_calls:6124c78e>".to_owned(),
+        "</think:6124c78e>".to_owned(),
+    ]);
+    let call = "<tool_calls><tool_call>look_up_probe<arg_key>place</arg_key><arg_value>Basel 4057</arg_value><arg_key>days</arg_key><arg_value>3</arg_value></tool_call></tool_calls>";
+    let evidence = Evidence {
+        tokens: tokens.clone(),
+        generation_prompt: "<think:6124c78e>".to_owned(),
+        ..rendered(&call.replace('>', ":6124c78e>"))
+    };
+    let found = Format::detect(&evidence).expect("a format");
+    assert_eq!(
+        (found.format.name(), found.found),
+        ("hy_v4", Found::RenderedCall)
+    );
+    assert!(found.format.has_reasoning());
+    let named = Format::named("hy_v4").expect("a format");
+    assert_eq!(found.format, named.for_vocabulary(&tokens));
+    assert_ne!(&found.format, named);
+    assert_eq!(named.for_vocabulary(&HashSet::new()), *named);
 }

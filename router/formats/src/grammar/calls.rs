@@ -3,11 +3,11 @@
 use serde_json::Value;
 
 use super::arguments_schema;
+use super::elements::Elements;
 use super::lark::{Lark, escape_regex, nested, regex, string};
-use super::values::{Dialect, Values, enforceable_text};
+use super::values::{Dialect, Values};
 use crate::error::FormatError;
-use crate::format::{Arguments, Calls, Format, Head, NameForm, Parameters, Section};
-use crate::schema::{self, Types};
+use crate::format::{Arguments, Calls, Envelope, Format, Head, NameForm, Section};
 use crate::tool::{CUSTOM_INPUT, CustomGrammar, Tool, ToolKind};
 
 impl Format {
@@ -28,7 +28,8 @@ impl Format {
             return Ok(first);
         }
         let space = lark.space();
-        Ok(lark.rule("calls", &format!("{first} ( {space}? {first} )*")))
+        let between = self.between_messages(lark);
+        Ok(lark.rule("calls", &format!("{first} ( {space}? {between} {first} )*")))
     }
 
     /// A rule for text in which calls may stand.
@@ -39,6 +40,7 @@ impl Format {
         tools: &[&Tool],
         parallel: bool,
     ) -> Result<String, FormatError> {
+        let unmarked = calls.is_unmarked().then(|| names(tools));
         let tools = self.tools(lark, calls, tools)?;
         let text = text_without(calls);
         let mut alternatives = Vec::new();
@@ -56,14 +58,36 @@ impl Format {
             let rest = lark.literal(rest);
             inside.push(lark.rule("inside", &format!("{until} {rest} {body}")));
         }
-        let text = regex(&text);
+        let dropped: Vec<String> = self
+            .envelope
+            .into_iter()
+            .flat_map(Envelope::markers)
+            .map(|marker| lark.text_until(&text, marker))
+            .collect();
+        let text = match unmarked {
+            // Its first word is none of the names, which a call would begin with.
+            Some(names) => {
+                let word = format!("(?s:\\s*(?:{names})(?:[^{NAME_CHARACTERS}].*)?)");
+                lark.except(&text, &word)
+            }
+            None => regex(&text),
+        };
+        // Markers of content may stand anywhere in it.
+        let before = match dropped.is_empty() {
+            true => String::new(),
+            false => format!("( {} )*", dropped.join(" | ")),
+        };
         match (inside.is_empty(), parallel) {
-            (true, _) => alternatives.push(text),
-            (false, true) => alternatives.push(format!("( {} )* {text}", inside.join(" | "))),
+            (true, _) => alternatives.push(format!("{before} {text}")),
+            (false, true) => {
+                inside.extend(dropped);
+                alternatives.push(format!("( {} )* {text}", inside.join(" | ")));
+            }
             // The answer ends with its call: text after it could hold another one.
             (false, false) => {
-                alternatives.extend(inside);
-                alternatives.push(text);
+                let after = self.after(lark);
+                alternatives.extend(inside.iter().map(|way| format!("{before} {way} {after}")));
+                alternatives.push(format!("{before} {text}"));
             }
         }
         Ok(lark.rule("body", &alternatives.join(" | ")))
@@ -83,11 +107,20 @@ impl Format {
             let mut name = String::new();
             let head = match &calls.call.head {
                 Head::Object {
+                    number,
                     name: key,
                     arguments,
                 } => {
                     crate::json::quote(&tool.name, &mut name);
-                    string(&format!("{{\"{key}\": {name}, \"{}\": ", arguments[0]))
+                    let named = format!("\"{key}\": {name}, \"{}\": ", arguments[0]);
+                    match number {
+                        Some(number) => {
+                            let before = string(&format!("{{\"{number}\": \""));
+                            let after = string(&format!("\", {named}"));
+                            format!("{before} /[0-9]{{1,3}}/ {after}")
+                        }
+                        None => string(&format!("{{{named}")),
+                    }
                 }
                 Head::Named { end, form, .. } => {
                     // White space before the arguments belongs to each of them.
@@ -101,7 +134,15 @@ impl Format {
                             let name = string(&format!("functions.{}:", tool.name));
                             format!("{name} /[0-9]{{1,3}}/ {end}")
                         }
-                        NameForm::Plain | NameForm::WithId(_) => {
+                        NameForm::AfterId(marker) => {
+                            let marker = lark.literal(marker);
+                            format!("/[a-z0-9]{{10}}/ {marker} {} {end}", string(&tool.name))
+                        }
+                        NameForm::Counted(marker) => {
+                            let marker = lark.literal(marker);
+                            format!("{} {marker} /[0-9]{{1,3}}/ {end}", string(&tool.name))
+                        }
+                        NameForm::Plain | NameForm::WithId(_) | NameForm::Doubled => {
                             format!("{} {end}", string(&tool.name))
                         }
                     }
@@ -126,6 +167,21 @@ impl Format {
         match (arguments, custom) {
             (Arguments::Parameters(parameters), _) => {
                 self.parameters(lark, parameters, tool, &schema, custom)
+            }
+            (Arguments::Elements { prefix }, None) => {
+                let mut elements = Elements::new(lark, prefix, &schema, tool.strict);
+                let members = elements.members(&schema);
+                let missed = elements.missed.take();
+                match missed.filter(|_| tool.strict) {
+                    Some(part) => Err(self.not_enforceable(tool, &part)),
+                    None => Ok(members),
+                }
+            }
+            (Arguments::Elements { prefix }, Some(grammar)) => {
+                let open = lark.literal(&format!("{prefix}<{CUSTOM_INPUT}>"));
+                let text = lark.rule("input", &custom_text(grammar));
+                let close = lark.literal(&format!("{prefix}</{CUSTOM_INPUT}>"));
+                Ok(format!("{open} {text} {close}"))
             }
             // Text between markers stands there as it is.
             (Arguments::Braces { quote }, Some(grammar)) => {
@@ -176,102 +232,22 @@ impl Format {
         })
     }
 
-    fn not_enforceable(&self, tool: &Tool, part: &str) -> FormatError {
+    pub(super) fn not_enforceable(&self, tool: &Tool, part: &str) -> FormatError {
         FormatError::NotEnforceable {
             tool: tool.name.clone(),
             part: part.to_owned(),
             format: self.name.to_string(),
         }
     }
+}
 
-    /// The elements of the arguments in the order of the schema; those that are not required may be missing.
-    fn parameters(
-        &self,
-        lark: &mut Lark,
-        parameters: &Parameters,
-        tool: &Tool,
-        root: &Value,
-        custom: Option<&CustomGrammar>,
-    ) -> Result<String, FormatError> {
-        let object = schema::resolve(root, root, 0);
-        let properties = object.get("properties").and_then(Value::as_object);
-        let required = object.get("required").and_then(Value::as_array);
-        let mut parts = Vec::new();
-        for (key, schema) in properties.into_iter().flatten() {
-            if lark.is_full() {
-                break;
-            }
-            let value = match custom {
-                Some(grammar) if key == CUSTOM_INPUT => custom_value(lark, parameters, grammar),
-                _ => self.parameter(lark, parameters, tool, root, schema)?,
-            };
-            let open = lark.literal(&format!("{}{}", parameters.separator, parameters.open));
-            let end = lark.literal(&parameters.key_end);
-            let name = lark.rule("argument", &format!("{open} {} {end} {value}", string(key)));
-            let is_required =
-                required.is_some_and(|keys| keys.iter().any(|required| required == key));
-            parts.push(if is_required {
-                name
-            } else {
-                format!("{name}?")
-            });
-        }
-        let open_ended = object.get("additionalProperties") != Some(&Value::Bool(false));
-        if properties.is_none_or(serde_json::Map::is_empty) && open_ended {
-            let open = lark.literal(&format!("{}{}", parameters.separator, parameters.open));
-            let end = lark.literal(&parameters.key_end);
-            let attribute = attribute(lark, parameters, true);
-            let value = lark.until(&parameters.close);
-            let any = format!("{open} /[A-Za-z0-9_.-]{{1,64}}/ {end} {attribute} {value}");
-            let any = lark.rule("argument", &any);
-            parts.push(format!("{any}*"));
-        }
-        Ok(parts.join(" "))
-    }
+/// Those of a tool's name, in a set of a regex.
+const NAME_CHARACTERS: &str = r"A-Za-z0-9_\-.:\/";
 
-    /// The value of an element and what closes it.
-    fn parameter(
-        &self,
-        lark: &mut Lark,
-        parameters: &Parameters,
-        tool: &Tool,
-        root: &Value,
-        schema: &Value,
-    ) -> Result<String, FormatError> {
-        let close = format!("{}{}", parameters.padding, parameters.close);
-        let types = schema::types(schema, root);
-        let is_text = types == Types::TEXT || types.is_unknown();
-        let before = format!(
-            "{} {}",
-            attribute(lark, parameters, is_text),
-            lark.literal(parameters.padding)
-        );
-        if let Some(values) = schema::finite(schema, root) {
-            let values: Vec<String> = values
-                .iter()
-                .map(|value| match value {
-                    Value::String(text) => string(text),
-                    other => string(&other.to_string()),
-                })
-                .collect();
-            let values = lark.rule("values", &values.join(" | "));
-            return Ok(format!("{before} {values} {}", lark.literal(&close)));
-        }
-        if types.has(Types::TEXT) || types.is_unknown() {
-            let (text, missed) = enforceable_text(schema::resolve(schema, root, 0));
-            if let (true, Some(part)) = (tool.strict, missed) {
-                return Err(self.not_enforceable(tool, &part));
-            }
-            // Padding before the marker belongs to the text here, as the parser finds the marker without it too.
-            let value = lark.text_until(
-                &format!("{text}{}", optional(parameters.padding)),
-                &parameters.close,
-            );
-            return Ok(format!("{before} {value}"));
-        }
-        let value = lark.json(&schema::with_definitions(schema, root), tool.strict);
-        Ok(format!("{before} {value} {}", lark.literal(&close)))
-    }
+/// A regex for the names of these tools.
+fn names(tools: &[&Tool]) -> String {
+    let names: Vec<String> = tools.iter().map(|tool| escape_regex(&tool.name)).collect();
+    names.join("|")
 }
 
 /// The regex of text that does not begin as a call without marker does.
@@ -287,14 +263,6 @@ fn text_without(calls: &Calls) -> String {
     } else {
         format!("(?s:([^{brackets}\\s].*)?)")
     }
-}
-
-/// A regex for this text or nothing.
-fn optional(text: &str) -> String {
-    if text.is_empty() {
-        return String::new();
-    }
-    format!("(?:{})?", escape_regex(text))
 }
 
 /// What stands before the first name of a section.
@@ -317,26 +285,6 @@ fn in_section(
     // One literal, as a lexeme that begins another one would be cut off from it.
     let next = lark.literal(&format!("{}{}", calls.separator, calls.before_name()));
     format!("{tools} ( {next} {tools} )* {close}")
-}
-
-/// What says whether a value is a text, in formats that say so.
-fn attribute(lark: &Lark, parameters: &Parameters, is_text: bool) -> String {
-    match parameters.attribute_end {
-        Some(end) => lark.literal(&format!("{is_text}{end}")),
-        None => String::new(),
-    }
-}
-
-/// The input of a custom tool and what closes it.
-fn custom_value(lark: &mut Lark, parameters: &Parameters, grammar: &CustomGrammar) -> String {
-    let before = format!(
-        "{} {}",
-        attribute(lark, parameters, true),
-        lark.literal(parameters.padding)
-    );
-    let value = lark.rule("input", &custom_text(grammar));
-    let close = lark.literal(&format!("{}{}", parameters.padding, parameters.close));
-    format!("{before} {value} {close}")
 }
 
 /// The text of a custom tool, as it is.

@@ -2,7 +2,7 @@
 
 use super::calls::custom_text;
 use super::lark::{Lark, TEXT, string};
-use super::{Constraint, answer, arguments_schema};
+use super::{Constraint, arguments_schema};
 use crate::error::FormatError;
 use crate::format::Format;
 use crate::tool::{Tool, ToolKind};
@@ -38,7 +38,9 @@ impl Format {
             last.push(lark.rule("call", &format!("{channel} {name} {json} {message} {body}")));
         }
         if !forced {
-            let body = answer(lark, request).unwrap_or_else(|| TEXT.to_owned());
+            let body = self
+                .answer(lark, request)
+                .unwrap_or_else(|| TEXT.to_owned());
             last.push(lark.rule("final", &format!("{channel} \"final\" {message} {body}")));
         }
         let next = lark.literal(&format!("{END}{START}assistant"));

@@ -139,6 +139,13 @@ impl<'a> Lark<'a> {
         self.rule("until", &body)
     }
 
+    /// A text that matches the regex `text` and not the regex `other`.
+    pub fn except(&mut self, text: &str, other: &str) -> String {
+        let name = self.name("TEXT");
+        self.define(&name, "", &format!("{} & ~{}", regex(text), regex(other)));
+        name
+    }
+
     /// JSON that fits `schema`. Unless `strict`, what cannot be enforced is let through, as the engine reads in the
     /// schema itself.
     pub fn json(&self, schema: &Value, strict: bool) -> String {

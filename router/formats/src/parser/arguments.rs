@@ -1,6 +1,7 @@
 //! The arguments of one call, as JSON text.
 
 use super::Outcome;
+use super::elements::ElementReader;
 use super::literals::{Dialect, Literals};
 use super::parameters::ParameterReader;
 use crate::format::{Arguments, Call};
@@ -13,6 +14,7 @@ pub(super) enum Reader {
     Json(JsonScanner),
     Parameters(ParameterReader),
     Literals(Literals),
+    Elements(ElementReader),
 }
 
 impl Reader {
@@ -35,6 +37,11 @@ impl Reader {
             Arguments::Braces { quote } => {
                 Self::Literals(Literals::new(Dialect::Braces(quote.clone())))
             }
+            Arguments::Elements { prefix } => {
+                let schema = tool.and_then(Tool::parameters).cloned();
+                let close = call.close.clone();
+                Self::Elements(ElementReader::new(prefix.clone(), close, schema))
+            }
         }
     }
 
@@ -53,6 +60,7 @@ impl Reader {
             }
             Self::Parameters(reader) => reader.read(text, out),
             Self::Literals(reader) => reader.read(text, out),
+            Self::Elements(reader) => reader.read(text, out),
         }
     }
 }

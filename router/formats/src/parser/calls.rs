@@ -24,6 +24,8 @@ impl OutputParser {
                     .map_or(0, |calls| calls.trigger(&calls.sections[section]).len());
                 self.state = State::Content;
                 self.deliver(space + trigger, deltas);
+                // A call without marker begins at the start or not at all.
+                self.fresh = false;
                 Step::Go
             }
         }
@@ -43,6 +45,15 @@ impl OutputParser {
             Match::Full(head) => head,
             other => return other,
         };
+        if calls.call.is_doubled() && self.tool(&head.name).is_none() {
+            let half = head
+                .name
+                .split_once('.')
+                .filter(|(space, name)| space == name);
+            if let Some((_, name)) = half.filter(|(_, name)| self.tool(name).is_some()) {
+                head.name = name.to_owned();
+            }
+        }
         head.end += start;
         let bare = calls.sections[section].at_start;
         if bare && (self.tool(&head.name).is_none() || matches!(head.given, Given::Nothing)) {
@@ -160,6 +171,7 @@ impl OutputParser {
         }
         self.state = State::Content;
         self.drop_space = true;
+        self.in_header = self.format.has_headers();
         Step::Go
     }
 }

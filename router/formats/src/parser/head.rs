@@ -32,14 +32,18 @@ pub(super) enum Given {
 pub(super) fn read(call: &Call, text: &str) -> Match<Head> {
     let head = match &call.head {
         format::Head::Named { open, end, form } => named(text, open, end, *form),
-        format::Head::Object { name, arguments } => object(text, name, arguments),
+        format::Head::Object {
+            name, arguments, ..
+        } => object(text, name, arguments),
     };
     match head {
         Match::Full(mut head) if matches!(head.given, Given::Later) => {
             let rest = &text[head.end..];
             let first = match call.arguments {
                 Arguments::Json | Arguments::Braces { .. } => starts_with(rest, "{"),
-                Arguments::Parameters(_) | Arguments::Keywords => return Match::Full(head),
+                Arguments::Parameters(_) | Arguments::Keywords | Arguments::Elements { .. } => {
+                    return Match::Full(head);
+                }
             };
             match first {
                 Match::Full(length) => {
@@ -60,6 +64,14 @@ fn named(text: &str, open: &str, end: &str, form: NameForm) -> Match<Head> {
         Match::Partial => return Match::Partial,
         Match::No => return Match::No,
     };
+    let (start, before) = match form {
+        NameForm::AfterId(marker) => match id_before(&text[start..], marker) {
+            Match::Full((length, id)) => (start + length, Some(id)),
+            Match::Partial => return Match::Partial,
+            Match::No => return Match::No,
+        },
+        _ => (start, None),
+    };
     let rest = text[start..].trim_start();
     let start = text.len() - rest.len();
     let length = rest.find(|c: char| !is_in_name(c)).unwrap_or(rest.len());
@@ -73,12 +85,12 @@ fn named(text: &str, open: &str, end: &str, form: NameForm) -> Match<Head> {
     let mut at = start + length;
     let (name, mut id) = match form {
         NameForm::Numbered => (numbered(written), Some(written.to_owned())),
-        _ => (Some(written), None),
+        _ => (Some(written), before),
     };
     let Some(name) = name else {
         return Match::No;
     };
-    if let NameForm::WithId(marker) = form {
+    if let NameForm::WithId(marker) | NameForm::Counted(marker) = form {
         match starts_with(&text[at..], marker) {
             Match::Full(marker) => {
                 let rest = &text[at + marker..];
@@ -86,7 +98,9 @@ fn named(text: &str, open: &str, end: &str, form: NameForm) -> Match<Head> {
                 if length == rest.len() && length <= MAX_NAME {
                     return Match::Partial;
                 }
-                id = Some(rest[..length].to_owned());
+                if matches!(form, NameForm::WithId(_)) {
+                    id = Some(rest[..length].to_owned());
+                }
                 at += marker + length;
             }
             // The marker and the end of the name may begin alike.
@@ -101,6 +115,23 @@ fn named(text: &str, open: &str, end: &str, form: NameForm) -> Match<Head> {
             end: at + length,
             given: Given::Later,
         }),
+        Match::Partial => Match::Partial,
+        Match::No => Match::No,
+    }
+}
+
+/// An id and the marker after it: their length, and the id.
+fn id_before(text: &str, marker: &str) -> Match<(usize, String)> {
+    let id = text.trim_start();
+    let length = id.find(|c: char| !is_in_name(c)).unwrap_or(id.len());
+    if length > MAX_NAME {
+        return Match::No;
+    }
+    match starts_with(&id[length..], marker) {
+        Match::Full(end) => {
+            let used = text.len() - id.len() + length + end;
+            Match::Full((used, id[..length].to_owned()))
+        }
         Match::Partial => Match::Partial,
         Match::No => Match::No,
     }

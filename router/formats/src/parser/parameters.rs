@@ -3,13 +3,15 @@
 use serde_json::Value;
 
 use super::Outcome;
-use crate::format::{Parameters, Text};
+use crate::format::{Attribute, Parameters, Text};
 use crate::json::{escape, quote};
 use crate::schema::{self, Types};
 use crate::text::{Match, find, starts_with};
 
 /// Keys are shorter; a longer one is not a key.
 const MAX_KEY: usize = 256;
+/// Between these, a value may have what would else end it.
+const CDATA: [&str; 2] = ["<![CDATA[", "]]>"];
 
 #[derive(Debug, Clone)]
 pub(super) struct ParameterReader {
@@ -31,6 +33,10 @@ enum State {
     Text {
         first: bool,
     },
+    /// Inside a text that stands between the markers of CDATA.
+    Cdata,
+    /// Between the end of CDATA and that of the element.
+    Closing,
     /// Inside a value that waits for its end. Its closing marker does not begin before `searched`.
     Waiting {
         types: Types,
@@ -57,6 +63,8 @@ impl ParameterReader {
                 State::Between => self.between(rest, out),
                 State::Key => self.key(rest, out),
                 State::Text { first } => self.text(rest, first, out),
+                State::Cdata => self.cdata(rest, out),
+                State::Closing => self.closing(rest),
                 State::Waiting { types, searched } => self.waiting(rest, types, searched, out),
             };
             match step {
@@ -102,18 +110,14 @@ impl ParameterReader {
             Match::No => return Err((0, Outcome::Broken)),
         };
         let mut types = schema::argument(self.schema.as_ref(), key);
-        if let Some(attribute_end) = self.parameters.attribute_end {
-            let (length, is_text) = match attribute(&text[used..], attribute_end) {
+        if let Some(attribute) = self.parameters.attribute {
+            let (length, said) = match read_attribute(&text[used..], attribute) {
                 Match::Full(found) => found,
                 Match::Partial => return Err((0, Outcome::More)),
                 Match::No => return Err((0, Outcome::Broken)),
             };
             used += length;
-            types = if is_text {
-                Types::TEXT
-            } else {
-                Types::ANY_BUT_TEXT
-            };
+            types = said;
         }
         out.push_str(if self.count == 0 { "{" } else { ", " });
         self.count += 1;
@@ -138,6 +142,16 @@ impl ParameterReader {
         if first {
             if text.is_empty() {
                 return Err((0, Outcome::More));
+            }
+            if self.parameters.cdata {
+                match starts_with(text, CDATA[0]) {
+                    Match::Full(length) => {
+                        self.state = State::Cdata;
+                        return Ok(length);
+                    }
+                    Match::Partial => return Err((0, Outcome::More)),
+                    Match::No => {}
+                }
             }
             self.state = State::Text { first: false };
             return Ok(if text.starts_with(padding) {
@@ -164,6 +178,32 @@ impl ParameterReader {
         }
     }
 
+    fn cdata(&mut self, text: &str, out: &mut String) -> Result<usize, (usize, Outcome)> {
+        match find(text, CDATA[1]) {
+            Ok(at) => {
+                escape(&text[..at], out);
+                out.push('"');
+                self.state = State::Closing;
+                Ok(at + CDATA[1].len())
+            }
+            Err(sure) => {
+                escape(&text[..sure], out);
+                Err((sure, Outcome::More))
+            }
+        }
+    }
+
+    fn closing(&mut self, text: &str) -> Result<usize, (usize, Outcome)> {
+        match starts_with(text, &self.parameters.close) {
+            Match::Full(length) => {
+                self.state = State::Between;
+                Ok(length)
+            }
+            Match::Partial => Err((0, Outcome::More)),
+            Match::No => Err((0, Outcome::Broken)),
+        }
+    }
+
     fn waiting(
         &mut self,
         text: &str,
@@ -182,7 +222,8 @@ impl ParameterReader {
                 let value = &text[..searched + at];
                 let padding = self.parameters.padding;
                 let value = value.strip_prefix(padding).unwrap_or(value);
-                schema::write(value.strip_suffix(padding).unwrap_or(value), types, out);
+                let value = value.strip_suffix(padding).unwrap_or(value);
+                schema::write(self.without_cdata(value), types, out);
                 self.state = State::Between;
                 Ok(searched + at + close.len())
             }
@@ -195,14 +236,23 @@ impl ParameterReader {
             }
         }
     }
+
+    fn without_cdata<'a>(&self, value: &'a str) -> &'a str {
+        let inside = value
+            .trim()
+            .strip_prefix(CDATA[0])
+            .and_then(|value| value.strip_suffix(CDATA[1]));
+        inside.filter(|_| self.parameters.cdata).unwrap_or(value)
+    }
 }
 
-/// Reads `true` or `false` and what ends it: its length and which it was.
-fn attribute(text: &str, end: &str) -> Match<(usize, bool)> {
+/// Reads a word of the attribute and what ends it: its length and the types that it stands for.
+fn read_attribute(text: &str, attribute: Attribute) -> Match<(usize, Types)> {
     let mut partial = false;
-    for (word, value) in [("true", true), ("false", false)] {
-        match starts_with(text, &format!("{word} {end}")) {
-            Match::Full(length) => return Match::Full((length, value)),
+    let words = std::iter::once((attribute.text, Types::TEXT));
+    for (word, types) in words.chain(attribute.others.iter().copied()) {
+        match starts_with(text, &format!("{word} {}", attribute.end)) {
+            Match::Full(length) => return Match::Full((length, types)),
             Match::Partial => partial = true,
             Match::No => {}
         }
@@ -211,7 +261,7 @@ fn attribute(text: &str, end: &str) -> Match<(usize, bool)> {
 }
 
 /// Whether a value may still turn out to be `null`.
-fn is_null_so_far(text: &str, close: &str) -> bool {
+pub(super) fn is_null_so_far(text: &str, close: &str) -> bool {
     let text = text.trim_start();
     ["null", "None"]
         .iter()

@@ -16,28 +16,34 @@ enum End {
 impl OutputParser {
     /// Decides whether the text begins with reasoning, once that can be known.
     pub(super) fn start(&mut self, end: bool) -> Step {
-        let Some(reasoning) = &self.format.reasoning else {
+        let Some(reasoning) = &self.reasoning else {
             self.state = State::Content;
             return Step::Go;
         };
-        match starts_with(&self.held, &reasoning.open) {
-            Match::Partial if !end => return Step::Wait,
-            Match::Full(length) => {
-                self.state = State::Reasoning;
-                if self.options.separate_reasoning {
-                    self.held.drain(..length);
-                    self.drop_space = true;
-                }
-            }
+        let open = starts_with(&self.held, &reasoning.open);
+        // Some models close a reasoning that they have not begun.
+        let close = starts_with(&self.held, &reasoning.close);
+        let (state, marker) = match (open, close) {
+            (Match::Full(length), _) => (State::Reasoning, length),
+            (_, Match::Full(length)) => (State::Content, length),
+            (Match::Partial, _) | (_, Match::Partial) if !end => return Step::Wait,
             // White space before it is content like the rest.
-            Match::No | Match::Partial => self.state = State::Content,
+            _ => (State::Content, 0),
+        };
+        if marker > 0 {
+            self.in_header = matches!(state, State::Content) && self.format.has_headers();
+        }
+        self.state = state;
+        if marker > 0 && self.options.separate_reasoning {
+            self.held.drain(..marker);
+            self.drop_space = true;
         }
         Step::Go
     }
 
     /// Passes on reasoning up to the closing marker, or to where it, with white space before, may have begun.
     pub(super) fn reasoning(&mut self, end: bool, deltas: &mut Vec<Delta>) -> Step {
-        let Some(reasoning) = self.format.reasoning.clone() else {
+        let Some(reasoning) = self.reasoning.clone() else {
             self.state = State::Content;
             return Step::Go;
         };
@@ -55,6 +61,7 @@ impl OutputParser {
                 self.reason(length, deltas);
                 self.held.drain(..at - length + marker);
                 self.state = State::Content;
+                self.in_header = self.format.has_headers();
                 self.drop_space = true;
                 Step::Go
             }

@@ -205,4 +205,80 @@ pub const TWO: &[(&str, &str)] = &[
         "gigachat3",
         "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"ping\", \"arguments\": {}}",
     ),
+    (
+        "ernie45",
+        "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}\n</tool_call>\n<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>\n",
+    ),
+    (
+        "cohere_command3",
+        "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}},\n    {\"tool_call_id\": \"1\", \"tool_name\": \"ping\", \"parameters\": {}}\n]<|END_ACTION|>",
+    ),
+    (
+        "cohere_command4",
+        "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}},\n    {\"tool_call_id\": \"1\", \"tool_name\": \"ping\", \"parameters\": {}}\n]<|END_ACTION|>",
+    ),
+    (
+        "internlm",
+        "<|action_start|> <|plugin|>\n{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}<|action_end|><|action_start|> <|plugin|>\n{\"name\": \"ping\", \"parameters\": {}}<|action_end|>",
+    ),
+    (
+        "minimax",
+        "<tool_calls>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_calls>",
+    ),
+    (
+        "xlam",
+        "[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}, {\"name\": \"ping\", \"arguments\": {}}]",
+    ),
+    (
+        "plamo3",
+        "<|plamo:begin_tool_requests:plamo|><|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>get_weather<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>{\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|><|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>ping<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>{}<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|><|plamo:end_tool_requests:plamo|>",
+    ),
+    (
+        "hy_v4",
+        "<tool_calls><tool_call>get_weather<arg_key>city</arg_key><arg_value>Zürich \"x\"\n</arg_value><arg_key>days</arg_key><arg_value>3</arg_value><arg_key>exact</arg_key><arg_value>true</arg_value><arg_key>note</arg_key><arg_value>null</arg_value><arg_key>limits</arg_key><arg_value>{\"low\": -1.5}</arg_value><arg_key>tags</arg_key><arg_value>[\"a\", \"b\"]</arg_value></tool_call><tool_call>ping</tool_call></tool_calls>",
+    ),
+    (
+        "k2_horizon",
+        "<ifm|tool_calls>\n<ifm|tool_call>get_weather\n<ifm|arg_key>city</ifm|arg_key>\n<ifm|arg_value>Zürich \"x\"\n</ifm|arg_value>\n<ifm|arg_key>days</ifm|arg_key>\n<ifm|arg_value>3</ifm|arg_value>\n<ifm|arg_key>exact</ifm|arg_key>\n<ifm|arg_value>true</ifm|arg_value>\n<ifm|arg_key>note</ifm|arg_key>\n<ifm|arg_value>null</ifm|arg_value>\n<ifm|arg_key>limits</ifm|arg_key>\n<ifm|arg_value>{\"low\": -1.5}</ifm|arg_value>\n<ifm|arg_key>tags</ifm|arg_key>\n<ifm|arg_value>[\"a\", \"b\"]</ifm|arg_value>\n</ifm|tool_call>\n<ifm|tool_call>ping</ifm|tool_call>\n</ifm|tool_calls>",
+    ),
+    (
+        "solar_open2",
+        "<|tool_call:start|>get_weather\n<|tool_arg:start|>city<|tool_arg:value|>Zürich \"x\"\n<|tool_arg:end|>\n<|tool_arg:start|>days<|tool_arg:value|>3<|tool_arg:end|>\n<|tool_arg:start|>exact<|tool_arg:value|>true<|tool_arg:end|>\n<|tool_arg:start|>note<|tool_arg:value|>null<|tool_arg:end|>\n<|tool_arg:start|>limits<|tool_arg:value|>{\"low\": -1.5}<|tool_arg:end|>\n<|tool_arg:start|>tags<|tool_arg:value|>[\"a\", \"b\"]<|tool_arg:end|>\n<|tool_call:end|>\n<|tool_call:start|>ping\n<|tool_call:end|>",
+    ),
+    (
+        "minicpm5",
+        "<function name=\"get_weather\"><param name=\"city\"><![CDATA[Zürich \"x\"\n]]></param><param name=\"days\">3</param><param name=\"exact\">true</param><param name=\"note\">null</param><param name=\"limits\">{\"low\": -1.5}</param><param name=\"tags\">[\"a\", \"b\"]</param></function>\n<function name=\"ping\"></function>",
+    ),
+    (
+        "kimi_k3",
+        "<|open|>tools<|sep|><|open|>call tool=\"get_weather\" index=\"1\"<|sep|><|open|>argument key=\"city\" type=\"string\"<|sep|>Zürich \"x\"\n<|close|>argument<|sep|><|open|>argument key=\"days\" type=\"number\"<|sep|>3<|close|>argument<|sep|><|open|>argument key=\"exact\" type=\"boolean\"<|sep|>true<|close|>argument<|sep|><|open|>argument key=\"note\" type=\"null\"<|sep|>null<|close|>argument<|sep|><|open|>argument key=\"limits\" type=\"object\"<|sep|>{\"low\": -1.5}<|close|>argument<|sep|><|open|>argument key=\"tags\" type=\"array\"<|sep|>[\"a\", \"b\"]<|close|>argument<|sep|><|close|>call<|sep|><|open|>call tool=\"ping\" index=\"2\"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
+    ),
+    (
+        "minimax_m3",
+        "]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"get_weather\">]<]minimax[>[<city>Zürich \"x\"\n]<]minimax[>[</city>]<]minimax[>[<days>3]<]minimax[>[</days>]<]minimax[>[<exact>true]<]minimax[>[</exact>]<]minimax[>[<note>null]<]minimax[>[</note>]<]minimax[>[<limits>]<]minimax[>[<low>-1.5]<]minimax[>[</low>]<]minimax[>[</limits>]<]minimax[>[<tags>]<]minimax[>[<item>a]<]minimax[>[</item>]<]minimax[>[<item>b]<]minimax[>[</item>]<]minimax[>[</tags>]<]minimax[>[</invoke>\n]<]minimax[>[<invoke name=\"ping\">]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
+    ),
+    (
+        "solar_open",
+        "<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>get_weather<|tool_call:args|>{\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}<|tool_call:end|><|tool_call:begin|>f6g7h8i9j0<|tool_call:name|>ping<|tool_call:args|>{}<|tool_call:end|><|calls|>",
+    ),
+    (
+        "glm4",
+        "get_weather\n{\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}\nping\n{}",
+    ),
+    (
+        "minicpm3",
+        "<|tool_call_start|>\n```python\nget_weather(city=\"Zürich \\\"x\\\"\\n\",days=3,exact=true,note=null,limits={\"low\": -1.5},tags=[\"a\", \"b\"])\nping()\n```\n<|tool_call_end|>\n",
+    ),
+    (
+        "llama3_json",
+        "<|python_start|>{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}; {\"name\": \"ping\", \"parameters\": {}}<|python_end|>",
+    ),
+    (
+        "inkling",
+        "<|message_model|>get_weather<|content_invoke_tool_json|>{\"name\":\"get_weather\",\"args\":{\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}<|end_message|><|message_model|>ping<|content_invoke_tool_json|>{\"name\":\"ping\",\"args\":{}}<|end_message|><|content_model_end_sampling|>",
+    ),
+    (
+        "muse_glimmer",
+        "<|start|>assistant to=get_weather<|message|><atem:function_calls>\n<atem:invoke name=\"get_weather\">\n<atem:parameter name=\"city\">Zürich \"x\"\n</atem:parameter>\n<atem:parameter name=\"days\">3</atem:parameter>\n<atem:parameter name=\"exact\">true</atem:parameter>\n<atem:parameter name=\"note\">null</atem:parameter>\n<atem:parameter name=\"limits\">{\"low\": -1.5}</atem:parameter>\n<atem:parameter name=\"tags\">[\"a\", \"b\"]</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eom|><|start|>assistant to=ping.ping<|message|><atem:function_calls>\n<atem:invoke name=\"ping.ping\">\n</atem:invoke>\n</atem:function_calls><|eot|>",
+    ),
 ];

@@ -1,5 +1,7 @@
 //! A small vocabulary under llguidance: a token for every byte, for words of the formats, and for special tokens.
 
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
 use std::sync::Arc;
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};

@@ -30,12 +30,13 @@ impl ModelFormat {
         let evidence = evidence(folder, chats, &special_tokens).await;
         let tells_calls = evidence.rendered.iter().any(|text| text.contains(ARGUMENT));
         let tells_tools = prompt_with_tools(chats).await.contains(TOOL);
+        let tokens = evidence.tokens.clone();
         let detect = move || Format::detect(&evidence);
         let found = tokio::task::spawn_blocking(detect).await;
         let found = found.map_err(|error| error.to_string())?;
         let detected = found.map_or_else(Format::plain, |found| found.format);
         let thinks = detected.has_reasoning();
-        let own = own_calls(calls, detected);
+        let own = own_calls(calls, detected).for_vocabulary(&tokens);
         let (own, name) = own_reasoning(reasoning, own, thinks)?;
         let fallback = Format::named(FALLBACK)
             .cloned()
@@ -95,6 +96,7 @@ fn own_reasoning(
         }
         ParserChoice::Named(name) => match own.with_reasoning(name) {
             Some(format) => Ok((format, Some(name.clone()))),
+            None if own.goes_by(name) && own.has_reasoning() => Ok((own, Some(name.clone()))),
             None => Err(format!(
                 "`--reasoning-parser {name}` does not fit this model, which writes nothing in that format: use auto, none, \
                  or a name such as deepseek_r1"
