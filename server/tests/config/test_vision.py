@@ -38,6 +38,17 @@ MINICPM_V: dict[str, Any] = {
     "vision_config": {**SIGLIP, "image_size": 980, "model_type": "siglip", "patch_size": 14},
 }
 
+QWEN_VL: dict[str, Any] = {
+    "architecture": "QWenLMHeadModel",
+    "model_type": "qwen",
+    **{"hidden_size": 4096, "intermediate_size": 22016, "kv_channels": 128, "num_attention_heads": 32},
+    **{"num_hidden_layers": 32, "seq_length": 2048, "vocab_size": 151936},
+    "visual": {
+        **{"heads": 16, "image_size": 448, "image_start_id": 151857, "layers": 48, "mlp_ratio": 4.9231},
+        **{"output_dim": 4096, "patch_size": 14, "width": 1664},
+    },
+}
+
 PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "llava 1.5": (
         {
@@ -325,6 +336,27 @@ def test_the_original_llava_sees_as_the_clip_that_it_names(tmp_path: Path) -> No
     }
     for reason, change in reasons.items():
         assert reason in read(tmp_path, **{**config, **change}).text_alone
+
+
+def test_the_first_qwen_that_sees_is_read_as_published(tmp_path: Path) -> None:
+    read_config = read(tmp_path, **QWEN_VL)
+    vision = read_config.vision
+    assert vision is not None, read_config.text_alone
+    tower, queries = vision.tower, vision.levels[0].queries
+    assert (tower.image, tower.blocks, tower.hidden, tower.block.inner) == (448, 48, 1664, 8192)
+    assert (vision.token_id, vision.hidden, vision.pixels.mean[0]) == (151859, 4096, 0.48145466)
+    assert queries is not None
+    assert (queries.heads, queries.count(32)) == (32, 256)
+    reasons = {
+        "`output_dim` must be 4096, the hidden size of the decoder": {"output_dim": 1024},
+        "`n_queries` must be the square of a number": {"n_queries": 255},
+        "`image_size` must be a multiple of 14": {"image_size": 450},
+        "`heads` must be a number of heads that divide the 1664": {"heads": 17},
+    }
+    for reason, change in reasons.items():
+        changed = read(tmp_path, **{**QWEN_VL, "visual": {**QWEN_VL["visual"], **change}})
+        assert changed.vision is None
+        assert reason in changed.text_alone
 
 
 @pytest.mark.parametrize(("version", "placed"), [(2.6, "keys"), (4.5, "values")])

@@ -92,6 +92,7 @@ NAMES = [
     "minicpm-v 2.6",
     "minicpm-v 4",
     "minicpm-v 4.5",
+    "qwen-vl",
 ]
 
 

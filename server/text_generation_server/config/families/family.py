@@ -29,7 +29,7 @@ class Family:
     """Keys that other families have and the class of this one does not read: in its files they mean nothing."""
 
     tower: str = ""
-    """The key that files with an encoder of images have, which is not served: of these the text runs alone."""
+    """The key that files with an encoder of images have, where the class is that of models of text alone too."""
 
     def tensor_names(self, config: JsonObject) -> TensorNames:
         """Those of the model with this configuration."""

@@ -22,6 +22,7 @@ from .minimax_m3 import MINIMAX_M3_VISION
 from .ovis import OVIS2
 from .pixtral import MISTRAL3
 from .qwen import QWEN2_5_VL, QWEN2_VL, QWEN3_5_VISION, QWEN3_VL
+from .qwen_original import QWEN_VL
 from .shuffled import IDEFICS3, INTERNVL, INTERNVL_CHAT
 from .step import STEP3P7_VISION
 
@@ -48,6 +49,7 @@ TOWERS: Mapping[str, VisionFamily] = {
     "MiniMaxM3SparseForConditionalGeneration": MINIMAX_M3_VISION,
     "Mistral3ForConditionalGeneration": MISTRAL3,
     "Ovis2ForConditionalGeneration": OVIS2,
+    "QWenLMHeadModel": QWEN_VL,
     "Qwen2VLForConditionalGeneration": QWEN2_VL,
     "Qwen2_5_VLForConditionalGeneration": QWEN2_5_VL,
     "Qwen3VLForConditionalGeneration": QWEN3_VL,
@@ -70,7 +72,7 @@ def read_vision(architecture: str, config: JsonObject, text: JsonObject, folder:
     if family is None:
         raise UnsupportedModel(f"the vision tower of {architecture} is not supported")
     whole = config.for_family(family.of_whole, {})
-    vision = whole.child("vision_config").for_family(family.defaults, {}, family.older)
+    vision = whole.child(family.part).for_family(family.defaults, {}, family.older)
     read = Whole(whole, vision, text, family.pixels or read_pixels(folder), folder)
     spec = family.read(read)
     if spec.hidden != read.hidden:
