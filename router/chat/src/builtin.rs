@@ -88,6 +88,19 @@ const QWEN_VL: Builtin = Builtin {
         {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
 };
 
+/// InternLM-XComposer 2: tokens of InternLM 2 under the names of its tokenizer, with images where they are among texts.
+const XCOMPOSER2: Builtin = Builtin {
+    family: "InternLM-XComposer 2",
+    source: "<s>{% for message in messages %}\
+        [UNUSED_TOKEN_146]{{ message['role'] }}\n\
+        {% if message['content'] is string %}{{ message['content'] }}{% else %}\
+        {% for part in message['content'] %}\
+        {% if part['type'] == 'image' %}<unk>{% else %}{{ part['text'] }}{% endif %}\
+        {% endfor %}{% endif %}[UNUSED_TOKEN_145]\n\
+        {% endfor %}\
+        {% if add_generation_prompt %}[UNUSED_TOKEN_146]assistant\n{% endif %}",
+};
+
 /// Baichuan 1: marks of both roles, and the end of a text behind each answer.
 const BAICHUAN: Builtin = Builtin {
     family: "Baichuan 1",
@@ -170,6 +183,7 @@ pub(super) fn of_folder(folder: &Path) -> Result<Option<Builtin>, ChatTemplateEr
             chats.then_some(if is_second { BAICHUAN2 } else { BAICHUAN })
         }
         Some("InternLMForCausalLM") => Some(INTERNLM),
+        Some("InternLMXComposer2ForCausalLM") => Some(XCOMPOSER2),
         Some("ChatGLMModel" | "ChatGLMForConditionalGeneration") => {
             glm(&config, &read("tokenizer_config.json")?)
         }

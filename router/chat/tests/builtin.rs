@@ -96,6 +96,26 @@ fn qwen_vl_numbers_images() {
 }
 
 #[test]
+fn xcomposer_2_has_images_among_texts() {
+    let config = json!({"architectures": ["InternLMXComposer2ForCausalLM"]});
+    let template = loaded(config, json!({})).expect("a template");
+    assert_eq!(template.builtin(), Some("InternLM-XComposer 2"));
+    let messages = json!([
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What?"}]},
+    ]);
+    let input = ChatInput {
+        images: true,
+        ..input(messages)
+    };
+    assert_eq!(
+        template.render(&input).expect("a prompt"),
+        "<s>[UNUSED_TOKEN_146]system\nBe brief.[UNUSED_TOKEN_145]\n\
+         [UNUSED_TOKEN_146]user\n<unk>What?[UNUSED_TOKEN_145]\n[UNUSED_TOKEN_146]assistant\n"
+    );
+}
+
+#[test]
 fn baichuan_writes_its_reserved_tokens() {
     let ids = json!({"user_token_id": 195, "assistant_token_id": 196});
     let config = |vocab_size: u32| json!({"architectures": ["BaichuanForCausalLM"], "vocab_size": vocab_size});

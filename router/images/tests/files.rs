@@ -85,6 +85,10 @@ fn files() -> Vec<(Value, Value)> {
             json!({}),
         ),
         (
+            json!({"architectures": ["InternLMXComposer2ForCausalLM"], "img_size": 490, "vision_config": {"patch_size": 14}}),
+            json!({}),
+        ),
+        (
             json!({"model_type": "minimax_m3_vl"}),
             json!({"size": [672, 672], "patch_size": 14, "merge_size": 2}),
         ),

@@ -109,6 +109,16 @@ def test_one_that_would_give_other_ids_is_refused(tmp_path: Path) -> None:
         convert(str(tmp_path))
 
 
+def test_that_of_xcomposer_2_has_one_token_for_an_end_of_turn(tmp_path: Path) -> None:
+    marks = ["[UNUSED_TOKEN_145]", "[UNUSED_TOKEN_146]"]
+    original = sentencepiece_model(tmp_path, begins=False, collapses=False, user_defined_symbols=marks)
+    settings(tmp_path, "InternLMXComposer2Tokenizer")
+    converted = convert(str(tmp_path))
+    text = "[UNUSED_TOKEN_146]user\nthe quick fox[UNUSED_TOKEN_145]\n"
+    assert ids(converted, text) == original.encode(text)
+    assert original.piece_to_id(marks[0]) in ids(converted, text)
+
+
 def test_that_of_qwen_1(tmp_path: Path) -> None:
     ranks = byte_pairs(tmp_path, "qwen.tiktoken")
     settings(tmp_path, "QWenTokenizer")

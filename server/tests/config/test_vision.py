@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from text_generation_server.config import ModelConfig
+from text_generation_server.config.vision import PositionSpec
 from text_generation_server.errors import UnsupportedModel
 
 PROCESSOR = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
@@ -357,6 +358,30 @@ def test_the_first_qwen_that_sees_is_read_as_published(tmp_path: Path) -> None:
         changed = read(tmp_path, **{**QWEN_VL, "visual": {**QWEN_VL["visual"], **change}})
         assert changed.vision is None
         assert reason in changed.text_alone
+
+
+def test_xcomposer_2_is_read_as_published(tmp_path: Path) -> None:
+    config: dict[str, Any] = {
+        "architecture": "InternLMXComposer2ForCausalLM",
+        "model_type": "internlmxcomposer2",
+        **{"bias": False, "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32},
+        **{"num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 1e6},
+        **{"eos_token_id": 2, "img_size": 490, "tie_word_embeddings": False, "vocab_size": 92544},
+    }
+    read_config = read(tmp_path, **config)
+    vision = read_config.vision
+    assert vision is not None, read_config.text_alone
+    tower = vision.tower
+    assert (tower.image, tower.blocks, tower.hidden, tower.positions) == (490, 24, 1024, PositionSpec(35))
+    assert (vision.token_id, vision.hidden, vision.levels[0].reads) == (0, 4096, (24,))
+    assert vision.own_matrices
+    assert vision.pixels.mean[0] == 0.48145466
+    # The end of a turn, which no file names, beside that of a text.
+    assert read_config.eos_token_ids == (2, 92542)
+    for size, name in ((336, "2-4KHD"), (560, "2.5")):
+        tiled = read(tmp_path, **{**config, "img_size": size})
+        assert tiled.vision is None
+        assert f"tiles of large images, as InternLM-XComposer {name} has them" in tiled.text_alone
 
 
 @pytest.mark.parametrize(("version", "placed"), [(2.6, "keys"), (4.5, "values")])

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from support import qwen_vl
+from support import qwen_vl, xcomposer
 from support.author_layouts import internlm2, qwen1
 from support.families import SIZES, Case, Raw, State
 from support.gemma_cases import GEMMA_CASES
@@ -477,6 +477,7 @@ CASES: dict[str, Case] = {
         "phi",
         {"hidden_size": 40, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.4}},
     ),
+    "xcomposer2": Case("InternLM-XComposer 2", "llama", relayout=xcomposer.beside_images, architecture=xcomposer.CLASS),
     "qwen1": Case("Qwen 1", "qwen2", {"num_key_value_heads": 4}, qwen1, architecture="QWenLMHeadModel"),
     "qwen-vl": Case(
         "Qwen-VL", "qwen2", {"num_key_value_heads": 4}, qwen_vl.beside_images, architecture="QWenLMHeadModel"

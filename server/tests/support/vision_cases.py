@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from support import qwen_vl
+from support import qwen_vl, xcomposer
 from support.author_layouts import internvl_chat, internvl_chat_internlm2, original_llava
 from support.families import SIZES, Case
 from support.media_cases import OVIS
@@ -82,6 +82,11 @@ def _qwen_vl() -> Case:
         "image_token": TOKEN,
     }
     return Case("", "qwen_vl_of_2023", values, qwen_vl.published, prepare=qwen_vl.calm, sizes={})
+
+
+def _xcomposer2() -> Case:
+    values = {"text_config": {**SIZES, **LLAMA}, "vision_config": TOWER, "image_token": TOKEN}
+    return Case("", "xcomposer2_of_tests", values, xcomposer.published, prepare=xcomposer.calm, sizes={})
 
 
 def _llava(vision: dict[str, Any], **whole: Any) -> Case:
@@ -275,6 +280,9 @@ VISION_CASES: dict[str, VisionCase] = {
         _minicpm_v(4.5, "qwen3"), ANY, [(16, 18)], as_list, {"hidden": 256}, placeholder="<unk>"
     ),
     "qwen-vl": VisionCase(_qwen_vl(), ONE, [(16, 8), (8, 8), (20, 20)], as_clip, {"hidden": 256}),
+    "xcomposer2": VisionCase(
+        _xcomposer2(), ONE, [(16, 8), (20, 20)], as_clip, {"own_matrices": True}, placeholder="<unk>"
+    ),
     "step3.7": VisionCase(
         Case(
             "",

@@ -44,6 +44,9 @@ class TensorNames:
     project_out: str = "project_out"
     """Projection from the hidden size to the columns of the head."""
 
+    image_low_rank: tuple[str, str] = ("Plora_A", "Plora_B")
+    """Ends of the names of low-rank matrices that tokens of images alone pass, behind that of the matrix."""
+
     layer: str = "layers.{}."
     parts: int = 1
     """Layers here that each stored layer has; `{part}` in a name is the number of one of these."""

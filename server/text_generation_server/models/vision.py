@@ -62,6 +62,7 @@ class VisionEncoder(Encoder):
         self.hidden = spec.hidden
         self.token_id = spec.token_id
         self.whole_spans = spec.whole_spans
+        self.own_matrices = spec.own_matrices
         self.axes = spec.axes
         self.packs = spec.tiles is None and weights.marks is None
         self._spec = spec.tower

@@ -61,6 +61,9 @@ impl<'a> Files<'a> {
         if self.config["visual"].is_object() && family == "qwen" {
             return self.qwen_vl().map(Some);
         }
+        if self.config["architectures"][0] == "InternLMXComposer2ForCausalLM" {
+            return self.xcomposer2().map(Some);
+        }
         match family {
             "llava" if sees_as == Some("pixtral") => self.pixtral().map(Some),
             "llava" => self.llava().map(Some),

@@ -86,7 +86,7 @@ def slices(image: Image.Image, files: dict[str, object]) -> Views:
 
 
 def square(image: Image.Image, side: int) -> Views:
-    """The whole picture as Qwen-VL has it, which brings no processor: resized by Pillow."""
+    """The whole picture as models that bring no processor have it: resized by Pillow."""
     return [np.array(image.resize((side, side), Image.Resampling.BICUBIC))]
 
 
@@ -123,6 +123,7 @@ def views(image: Image.Image) -> Iterator[dict[str, object]]:
     files = {"max_slice_nums": 5, "scale_resolution": 56, "patch_size": 14}
     yield row({"model_type": "minicpmv", "query_num": 64}, files, slices(image, files))
     yield row({"model_type": "qwen", "visual": {"image_size": 28, "n_queries": 4}}, {}, square(image, 28))
+    yield row({"architectures": ["InternLMXComposer2ForCausalLM"], "img_size": 42}, {}, square(image, 42))
     for whole, part, longest in ((112, 56, 600), (56, 56, 90), (56, 112, 600)):
         files = {"size": {"height": whole, "width": whole}, "patch_size": part, "max_image_size": longest}
         yield row({"model_type": "step3p7", "vision_config": {"patch_size": 14}}, files, step(image, files))

@@ -164,6 +164,7 @@ READERS: Mapping[str, Callable[[Path], str]] = {
     "InternLM2Tokenizer": _sentencepiece,
     "InternLM3Tokenizer": _sentencepiece,
     "InternLMTokenizer": _sentencepiece,
+    "InternLMXComposer2Tokenizer": _sentencepiece,
     "QWenTokenizer": _qwen,
     "YiTokenizer": _sentencepiece,
 }

@@ -27,7 +27,8 @@ class Family:
     """The same, but where both are there the usual one counts."""
     unread: tuple[str, ...] = ()
     """Keys that other families have and the class of this one does not read: in its files they mean nothing."""
-
+    ends: tuple[int, ...] = ()
+    """Ids that end a text, where no file says so."""
     tower: str = ""
     """The key that files with an encoder of images have, where the class is that of models of text alone too."""
 

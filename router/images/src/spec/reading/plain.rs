@@ -30,6 +30,23 @@ impl Files<'_> {
         })
     }
 
+    /// InternLM-XComposer 2, whose code begins what stands behind a picture as it begins a text.
+    pub(super) fn xcomposer2(&self) -> Result<ImageSpec, SpecError> {
+        let side = self.of_config(&self.config["img_size"], "img_size")?;
+        let across = side / self.of_vision("patch_size").unwrap_or(14);
+        self.check_rows(u64::from(across) * u64::from(across), 1, "img_size")?;
+        Ok(ImageSpec {
+            placeholder: "<unk>",
+            marker: "<unk>",
+            before: "",
+            after: "<s>",
+            around: ("", ""),
+            filter: Filter::Bicubic,
+            geometry: self.square(&self.config["img_size"], "img_size", across * across)?,
+            several: None,
+        })
+    }
+
     /// A square with the side that `value` of `config.json` says.
     fn square(&self, value: &Value, key: &'static str, rows: u32) -> Result<Geometry, SpecError> {
         let side = self.of_config(value, key)?;

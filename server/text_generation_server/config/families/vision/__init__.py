@@ -25,6 +25,7 @@ from .qwen import QWEN2_5_VL, QWEN2_VL, QWEN3_5_VISION, QWEN3_VL
 from .qwen_original import QWEN_VL
 from .shuffled import IDEFICS3, INTERNVL, INTERNVL_CHAT
 from .step import STEP3P7_VISION
+from .xcomposer import XCOMPOSER2_VISION
 
 TOWERS: Mapping[str, VisionFamily] = {
     "AriaForConditionalGeneration": ARIA_VISION,
@@ -34,6 +35,7 @@ TOWERS: Mapping[str, VisionFamily] = {
     "Glm4vForConditionalGeneration": GLM4V,
     "Glm4vMoeForConditionalGeneration": GLM4V_MOE,
     "Idefics3ForConditionalGeneration": IDEFICS3,
+    "InternLMXComposer2ForCausalLM": XCOMPOSER2_VISION,
     "InternVLChatModel": INTERNVL_CHAT,
     "InternVLForConditionalGeneration": INTERNVL,
     "KimiK25ForConditionalGeneration": KIMI_K25,

@@ -44,9 +44,10 @@ class Whole:
     folder: Path | None = None
     """Where the files of the model are."""
 
-    def token_named(self, name: str) -> int:
-        """The placeholder of files whose configuration does not have it. Raises UnsupportedModel."""
+    def token_named(self, name: str, default: int | None = None) -> int:
+        """The placeholder of files whose configuration does not have it. Raises UnsupportedModel without a default."""
         found = None if self.folder is None else token_id(self.folder, name)
+        found = default if found is None else found
         if found is None:
             raise UnsupportedModel(
                 f"no file of the tokenizer tells the id of {name}, which stands for images in prompts"

@@ -10,20 +10,12 @@ from dataclasses import replace
 from ....errors import UnsupportedModel
 from ...json_object import JsonObject
 from ...vision import LevelSpec, LinearSpec, TileSpec, VisionSpec
-from .clip import BEHIND, CLIP_DEFAULTS, NAMES, clip_tower, unread
+from .clip import BEHIND, CLIP_LARGE, NAMES, clip_tower, unread
 from .family import CLIP_PIXELS, VisionFamily, Whole, blocks, feature_layers, linear
 
-_LARGE: Mapping[str, object] = {
-    **CLIP_DEFAULTS,
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "patch_size": 14,
-}
 _TOWERS: Mapping[str, Mapping[str, object]] = {
-    "clip-vit-large-patch14": {**_LARGE, "image_size": 224},
-    "clip-vit-large-patch14-336": {**_LARGE, "image_size": 336},
+    "clip-vit-large-patch14": {**CLIP_LARGE, "image_size": 224},
+    "clip-vit-large-patch14-336": {**CLIP_LARGE, "image_size": 336},
 }
 """By the last part of their name, which may be a path."""
 _NAMES = replace(
