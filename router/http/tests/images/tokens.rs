@@ -212,3 +212,36 @@ async fn told(server: &Server, body: &Value) -> String {
     let texts: Vec<&str> = tokens.iter().filter_map(Value::as_str).collect();
     texts.concat().replace('Ġ', " ").replace('Ċ', "\n")
 }
+
+/// InternLM-XComposer 2 begins what stands behind an image as it begins a text.
+#[tokio::test]
+async fn a_token_begins_what_stands_behind_an_image_of_xcomposer() {
+    let architectures = ["InternLMXComposer2ForCausalLM"];
+    let vision = json!({"patch_size": 14});
+    let config = json!({"architectures": architectures, "img_size": 28, "vision_config": vision});
+    let settings = json!({});
+    let files = [
+        ("config.json", &config),
+        ("tokenizer_config.json", &settings),
+    ];
+    let model = MockConfig {
+        vocab_size: TOKEN + 2,
+        ..seeing()
+    };
+    // The tokenizer has `<unk>`, which stands for images.
+    let model = model.with_encoder(0, 256);
+    let flags = ["--media-rows", "256"];
+    let server = Server::that_sees(model, "", &files, &["<s>"], &flags).await;
+    let content = json!([image_url(PNG), text("<unk>?")]);
+    let body = with(chat(content), json!({"return_token_strs": true}));
+    let written = told(&server, &body).await;
+    let image = format!("{}<s>", "<unk>".repeat(4));
+    assert_eq!(
+        written,
+        format!(
+            "<s>[UNUSED_TOKEN_146]user\n{image}<unk>?[UNUSED_TOKEN_145]\n[UNUSED_TOKEN_146]assistant\n"
+        )
+    );
+    server.good("/v1/chat/completions", &body).await;
+    server.idle().await;
+}
