@@ -71,6 +71,36 @@ const QWEN: Builtin = Builtin {
         {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
 };
 
+/// Qwen-VL: the same with images where they are among texts, with their numbers in the conversation.
+const QWEN_VL: Builtin = Builtin {
+    family: "Qwen-VL",
+    source: "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}\
+        {% set pictures = namespace(count=0) %}\
+        {% for message in messages %}\
+        <|im_start|>{{ message['role'] }}\n\
+        {% if message['content'] is string %}{{ message['content'] }}{% else %}\
+        {% for part in message['content'] %}\
+        {% if part['type'] == 'image' %}\
+        {% set pictures.count = pictures.count + 1 %}Picture {{ pictures.count }}:<img></img>\n\
+        {% else %}{{ part['text'] }}{% endif %}\
+        {% endfor %}{% endif %}<|im_end|>\n\
+        {% endfor %}\
+        {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+};
+
+/// InternLM-XComposer 2: tokens of InternLM 2 under the names of its tokenizer, with images where they are among texts.
+const XCOMPOSER2: Builtin = Builtin {
+    family: "InternLM-XComposer 2",
+    source: "<s>{% for message in messages %}\
+        [UNUSED_TOKEN_146]{{ message['role'] }}\n\
+        {% if message['content'] is string %}{{ message['content'] }}{% else %}\
+        {% for part in message['content'] %}\
+        {% if part['type'] == 'image' %}<unk>{% else %}{{ part['text'] }}{% endif %}\
+        {% endfor %}{% endif %}[UNUSED_TOKEN_145]\n\
+        {% endfor %}\
+        {% if add_generation_prompt %}[UNUSED_TOKEN_146]assistant\n{% endif %}",
+};
+
 /// Baichuan 1: marks of both roles, and the end of a text behind each answer.
 const BAICHUAN: Builtin = Builtin {
     family: "Baichuan 1",
@@ -144,7 +174,8 @@ pub(super) fn of_folder(folder: &Path) -> Result<Option<Builtin>, ChatTemplateEr
             let chats = generation
                 .get("chat_format")
                 .is_some_and(|form| form == "chatml");
-            chats.then_some(QWEN)
+            let sees = config.contains_key("visual");
+            chats.then_some(if sees { QWEN_VL } else { QWEN })
         }
         Some("BaichuanForCausalLM" | "BaiChuanForCausalLM") => {
             let chats = read("generation_config.json")?.contains_key("user_token_id");
@@ -152,6 +183,7 @@ pub(super) fn of_folder(folder: &Path) -> Result<Option<Builtin>, ChatTemplateEr
             chats.then_some(if is_second { BAICHUAN2 } else { BAICHUAN })
         }
         Some("InternLMForCausalLM") => Some(INTERNLM),
+        Some("InternLMXComposer2ForCausalLM") => Some(XCOMPOSER2),
         Some("ChatGLMModel" | "ChatGLMForConditionalGeneration") => {
             glm(&config, &read("tokenizer_config.json")?)
         }

@@ -9,7 +9,7 @@ use std::fs;
 use common::{input, user};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use text_generation_chat::{ChatTemplate, ChatTemplateError};
+use text_generation_chat::{ChatInput, ChatTemplate, ChatTemplateError};
 
 fn folder(files: &[(&str, Value)]) -> TempDir {
     let folder = TempDir::new().expect("a folder");
@@ -62,6 +62,56 @@ fn qwen_1_writes_chatml() {
             "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
                 .to_owned(),
         )
+    );
+}
+
+/// Images have the numbers that they have in the conversation.
+#[test]
+fn qwen_vl_numbers_images() {
+    let config = json!({"architectures": ["QWenLMHeadModel"], "visual": {"image_size": 448}});
+    let template = loaded(config, json!({"chat_format": "chatml"})).expect("a template");
+    assert_eq!(template.builtin(), Some("Qwen-VL"));
+    let image = json!({"type": "image"});
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let messages = json!([
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [image, text("What?"), image]},
+        {"role": "assistant", "content": "A fox."},
+        {"role": "user", "content": [text("And "), image]},
+        {"role": "assistant", "content": "A dog."},
+        {"role": "user", "content": "Sure?"},
+    ]);
+    let input = ChatInput {
+        images: true,
+        ..input(messages)
+    };
+    assert_eq!(
+        template.render(&input).expect("a prompt"),
+        "<|im_start|>system\nBe brief.<|im_end|>\n\
+         <|im_start|>user\nPicture 1:<img></img>\nWhat?Picture 2:<img></img>\n<|im_end|>\n\
+         <|im_start|>assistant\nA fox.<|im_end|>\n\
+         <|im_start|>user\nAnd Picture 3:<img></img>\n<|im_end|>\n\
+         <|im_start|>assistant\nA dog.<|im_end|>\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n"
+    );
+}
+
+#[test]
+fn xcomposer_2_has_images_among_texts() {
+    let config = json!({"architectures": ["InternLMXComposer2ForCausalLM"]});
+    let template = loaded(config, json!({})).expect("a template");
+    assert_eq!(template.builtin(), Some("InternLM-XComposer 2"));
+    let messages = json!([
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What?"}]},
+    ]);
+    let input = ChatInput {
+        images: true,
+        ..input(messages)
+    };
+    assert_eq!(
+        template.render(&input).expect("a prompt"),
+        "<s>[UNUSED_TOKEN_146]system\nBe brief.[UNUSED_TOKEN_145]\n\
+         [UNUSED_TOKEN_146]user\n<unk>What?[UNUSED_TOKEN_145]\n[UNUSED_TOKEN_146]assistant\n"
     );
 }
 

@@ -69,7 +69,7 @@ fn of_markdown(inputs: String, vision: &Vision) -> Result<(String, Vec<GivenImag
             prompt.extend([OPEN, url, ")"]);
             continue;
         }
-        prompt.push_str(&vision.whole_text());
+        prompt.push_str(&vision.whole_text(images.len()));
         let path = format!("inputs (image {})", images.len());
         let file = file(&path, url, vision)?;
         let detail = Detail::High;

@@ -101,7 +101,8 @@ pub struct ImageSpec {
     /// What stands in the prompt in its place: a text around one placeholder.
     pub before: &'static str,
     pub after: &'static str,
-    /// What chat templates write before and after the marker, for prompts without a template that knows of pictures.
+    /// What chat templates write before and after the marker, for prompts without a template that knows of pictures. `{}`
+    /// in the first is the number of the picture in the prompt, from 1.
     pub around: (&'static str, &'static str),
     filter: Filter,
     geometry: Geometry,

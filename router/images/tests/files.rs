@@ -81,6 +81,14 @@ fn files() -> Vec<(Value, Value)> {
             json!({"max_image_size": 980, "min_image_size": 336, "split_image": false}),
         ),
         (
+            json!({"model_type": "qwen", "visual": {"image_size": 448, "n_queries": 256}}),
+            json!({}),
+        ),
+        (
+            json!({"architectures": ["InternLMXComposer2ForCausalLM"], "img_size": 490, "vision_config": {"patch_size": 14}}),
+            json!({}),
+        ),
+        (
             json!({"model_type": "minimax_m3_vl"}),
             json!({"size": [672, 672], "patch_size": 14, "merge_size": 2}),
         ),

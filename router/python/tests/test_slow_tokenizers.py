@@ -109,6 +109,16 @@ def test_one_that_would_give_other_ids_is_refused(tmp_path: Path) -> None:
         convert(str(tmp_path))
 
 
+def test_that_of_xcomposer_2_has_one_token_for_an_end_of_turn(tmp_path: Path) -> None:
+    marks = ["[UNUSED_TOKEN_145]", "[UNUSED_TOKEN_146]"]
+    original = sentencepiece_model(tmp_path, begins=False, collapses=False, user_defined_symbols=marks)
+    settings(tmp_path, "InternLMXComposer2Tokenizer")
+    converted = convert(str(tmp_path))
+    text = "[UNUSED_TOKEN_146]user\nthe quick fox[UNUSED_TOKEN_145]\n"
+    assert ids(converted, text) == original.encode(text)
+    assert original.piece_to_id(marks[0]) in ids(converted, text)
+
+
 def test_that_of_qwen_1(tmp_path: Path) -> None:
     ranks = byte_pairs(tmp_path, "qwen.tiktoken")
     settings(tmp_path, "QWenTokenizer")
@@ -123,6 +133,22 @@ def test_that_of_qwen_1(tmp_path: Path) -> None:
     special = Tokenizer.from_str(converted).encode("<|im_start|>user<|im_end|>").ids
     assert (special[0], special[-1]) == (len(ranks) + 1, len(ranks) + 2)
     assert Tokenizer.from_str(converted).token_to_id("<|endoftext|>") == len(ranks)
+    assert Tokenizer.from_str(converted).token_to_id("<img>") is None
+
+
+def test_that_of_qwen_vl_has_tokens_of_images_and_of_places(tmp_path: Path) -> None:
+    ranks = byte_pairs(tmp_path, "qwen.tiktoken")
+    settings(tmp_path, "QWenTokenizer")
+    (tmp_path / "config.json").write_text(json.dumps({"visual": {"image_size": 448}}))
+    converted = Tokenizer.from_str(convert(str(tmp_path)))
+    found = converted.encode("<ref>fox</ref><box>(1,2)</box><img><imgpad></img>").ids
+    # As published, where 151,643 ids stand before these.
+    published = {"<ref>": 151851, "</quad>": 151856, "<img>": 151857, "</img>": 151858, "<imgpad>": 151859}
+    for token, place in published.items():
+        assert converted.token_to_id(token) == len(ranks) + place - 151643
+    assert found[-3:] == [converted.token_to_id(token) for token in ("<img>", "<imgpad>", "</img>")]
+    # Answers show what the model points at.
+    assert converted.decode(found) == "<ref>fox</ref><box>(1,2)</box>"
 
 
 GLM_PATTERN = (

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from text_generation_server.config import ModelConfig
+from text_generation_server.config.vision import PositionSpec
 from text_generation_server.errors import UnsupportedModel
 
 PROCESSOR = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
@@ -36,6 +37,17 @@ MINICPM_V: dict[str, Any] = {
     "query_num": 64,
     "rms_norm_eps": 1e-6,
     "vision_config": {**SIGLIP, "image_size": 980, "model_type": "siglip", "patch_size": 14},
+}
+
+QWEN_VL: dict[str, Any] = {
+    "architecture": "QWenLMHeadModel",
+    "model_type": "qwen",
+    **{"hidden_size": 4096, "intermediate_size": 22016, "kv_channels": 128, "num_attention_heads": 32},
+    **{"num_hidden_layers": 32, "seq_length": 2048, "vocab_size": 151936},
+    "visual": {
+        **{"heads": 16, "image_size": 448, "image_start_id": 151857, "layers": 48, "mlp_ratio": 4.9231},
+        **{"output_dim": 4096, "patch_size": 14, "width": 1664},
+    },
 }
 
 PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -325,6 +337,51 @@ def test_the_original_llava_sees_as_the_clip_that_it_names(tmp_path: Path) -> No
     }
     for reason, change in reasons.items():
         assert reason in read(tmp_path, **{**config, **change}).text_alone
+
+
+def test_the_first_qwen_that_sees_is_read_as_published(tmp_path: Path) -> None:
+    read_config = read(tmp_path, **QWEN_VL)
+    vision = read_config.vision
+    assert vision is not None, read_config.text_alone
+    tower, queries = vision.tower, vision.levels[0].queries
+    assert (tower.image, tower.blocks, tower.hidden, tower.block.inner) == (448, 48, 1664, 8192)
+    assert (vision.token_id, vision.hidden, vision.pixels.mean[0]) == (151859, 4096, 0.48145466)
+    assert queries is not None
+    assert (queries.heads, queries.count(32)) == (32, 256)
+    reasons = {
+        "`output_dim` must be 4096, the hidden size of the decoder": {"output_dim": 1024},
+        "`n_queries` must be the square of a number": {"n_queries": 255},
+        "`image_size` must be a multiple of 14": {"image_size": 450},
+        "`heads` must be a number of heads that divide the 1664": {"heads": 17},
+    }
+    for reason, change in reasons.items():
+        changed = read(tmp_path, **{**QWEN_VL, "visual": {**QWEN_VL["visual"], **change}})
+        assert changed.vision is None
+        assert reason in changed.text_alone
+
+
+def test_xcomposer_2_is_read_as_published(tmp_path: Path) -> None:
+    config: dict[str, Any] = {
+        "architecture": "InternLMXComposer2ForCausalLM",
+        "model_type": "internlmxcomposer2",
+        **{"bias": False, "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32},
+        **{"num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 1e6},
+        **{"eos_token_id": 2, "img_size": 490, "tie_word_embeddings": False, "vocab_size": 92544},
+    }
+    read_config = read(tmp_path, **config)
+    vision = read_config.vision
+    assert vision is not None, read_config.text_alone
+    tower = vision.tower
+    assert (tower.image, tower.blocks, tower.hidden, tower.positions) == (490, 24, 1024, PositionSpec(35))
+    assert (vision.token_id, vision.hidden, vision.levels[0].reads) == (0, 4096, (24,))
+    assert vision.own_matrices
+    assert vision.pixels.mean[0] == 0.48145466
+    # The end of a turn, which no file names, beside that of a text.
+    assert read_config.eos_token_ids == (2, 92542)
+    for size, name in ((336, "2-4KHD"), (560, "2.5")):
+        tiled = read(tmp_path, **{**config, "img_size": size})
+        assert tiled.vision is None
+        assert f"tiles of large images, as InternLM-XComposer {name} has them" in tiled.text_alone
 
 
 @pytest.mark.parametrize(("version", "placed"), [(2.6, "keys"), (4.5, "values")])

@@ -111,15 +111,12 @@ def test_older_files_with_numbers_of_positions_are_no_surprise(
 
 
 def test_a_tower_that_is_not_served_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Qwen-VL (2023), whose class is that of Qwen 1."""
-    write(CASES["qwen1"], model_of("qwen1"), tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "visual": {"width": 1664, "n_queries": 256}}))
-    changed(tmp_path, lambda tensors: {**tensors, "transformer.visual.proj": torch.ones(2, 2)})
+    """MiMo V2.5, whose class is that of MiMo V2."""
+    write(CASES["mimo v2.5"], model_of("mimo v2.5"), tmp_path)
     with caplog.at_level(logging.WARNING):
         model = load(tmp_path)
     assert model.encoder is None
-    assert caplog.messages == ["images are refused: the vision tower of QWenLMHeadModel is not supported"]
+    assert caplog.messages == ["images are refused: the vision tower of MiMoV2ForCausalLM is not supported"]
 
 
 def without_processor(folder: Path) -> None:

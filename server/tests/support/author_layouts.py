@@ -3,7 +3,7 @@
 import torch
 
 from support.families import Raw, State
-from support.relayouts import fused_groups, renamed
+from support.relayouts import fused_blocks, fused_groups, renamed
 
 KIMI_CLASS = "KimiK25ForConditionalGeneration"
 
@@ -21,6 +21,32 @@ def internlm2(state: State, raw: Raw) -> tuple[State, Raw]:
         (r"mlp\.down_proj", "feed_forward.w2"),
     )
     return renamed("InternLM2ForCausalLM", *names, bias=False)(fused_groups(state, "attention.wqkv"), raw)
+
+
+def qwen1(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The files of Qwen 1."""
+    state = fused_blocks(state, ("q_proj", "k_proj", "v_proj"), "c_attn")
+    names = (
+        (r"model\.embed_tokens", "transformer.wte"),
+        (r"model\.norm", "transformer.ln_f"),
+        (r"model\.layers", "transformer.h"),
+        (r"input_layernorm", "ln_1"),
+        (r"post_attention_layernorm", "ln_2"),
+        (r"self_attn\.o_proj", "attn.c_proj"),
+        (r"self_attn", "attn"),
+        (r"mlp\.gate_proj", "mlp.w2"),
+        (r"mlp\.up_proj", "mlp.w1"),
+        (r"mlp\.down_proj", "mlp.c_proj"),
+    )
+    keys = {
+        "intermediate_size": 2 * raw["intermediate_size"],
+        "layer_norm_epsilon": raw["rms_norm_eps"],
+        "rotary_emb_base": 10000,
+        "seq_length": 64,
+        "no_bias": True,
+        **dict.fromkeys(("rms_norm_eps", "rope_parameters", "layer_types", "num_key_value_heads"), ...),
+    }
+    return renamed("QWenLMHeadModel", *names, **keys)(state, raw)
 
 
 def internvl_chat(state: State, raw: Raw) -> tuple[State, Raw]:

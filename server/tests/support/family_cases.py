@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from support.author_layouts import internlm2
+from support import qwen_vl, xcomposer
+from support.author_layouts import internlm2, qwen1
 from support.families import SIZES, Case, Raw, State
 from support.gemma_cases import GEMMA_CASES
 from support.latent_cases import GROWING, LATENT_CASES
@@ -98,31 +99,6 @@ def _chatglm(state: State, raw: Raw) -> tuple[State, Raw]:
     gone = dict.fromkeys((*replaced, "rms_norm_eps", "max_position_embeddings", "rope_parameters"), ...)
     state, raw = renamed("ChatGLMModel", *names, **keys, **gone)(state, raw)
     return {**state, "transformer.rotary_pos_emb.inv_freq": torch.zeros(2)}, raw
-
-
-def _qwen1(state: State, raw: Raw) -> tuple[State, Raw]:
-    state = fused_blocks(state, ("q_proj", "k_proj", "v_proj"), "c_attn")
-    names = (
-        (r"model\.embed_tokens", "transformer.wte"),
-        (r"model\.norm", "transformer.ln_f"),
-        (r"model\.layers", "transformer.h"),
-        (r"input_layernorm", "ln_1"),
-        (r"post_attention_layernorm", "ln_2"),
-        (r"self_attn\.o_proj", "attn.c_proj"),
-        (r"self_attn", "attn"),
-        (r"mlp\.gate_proj", "mlp.w2"),
-        (r"mlp\.up_proj", "mlp.w1"),
-        (r"mlp\.down_proj", "mlp.c_proj"),
-    )
-    keys = {
-        "intermediate_size": 2 * raw["intermediate_size"],
-        "layer_norm_epsilon": raw["rms_norm_eps"],
-        "rotary_emb_base": 10000,
-        "seq_length": 64,
-        "no_bias": True,
-        **dict.fromkeys(("rms_norm_eps", "rope_parameters", "layer_types", "num_key_value_heads"), ...),
-    }
-    return renamed("QWenLMHeadModel", *names, **keys)(state, raw)
 
 
 def _mpt_with_positions(state: State, raw: Raw) -> tuple[State, Raw]:
@@ -506,6 +482,10 @@ CASES: dict[str, Case] = {
         "phi",
         {"hidden_size": 40, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.4}},
     ),
-    "qwen1": Case("Qwen 1", "qwen2", {"num_key_value_heads": 4}, _qwen1, architecture="QWenLMHeadModel"),
+    "xcomposer2": Case("InternLM-XComposer 2", "llama", relayout=xcomposer.beside_images, architecture=xcomposer.CLASS),
+    "qwen1": Case("Qwen 1", "qwen2", {"num_key_value_heads": 4}, qwen1, architecture="QWenLMHeadModel"),
+    "qwen-vl": Case(
+        "Qwen-VL", "qwen2", {"num_key_value_heads": 4}, qwen_vl.beside_images, architecture="QWenLMHeadModel"
+    ),
 }
 __all__ = ["CASES", "SIZES"]

@@ -50,7 +50,7 @@ class FakeEncoder:
         device: str = "cpu",
     ) -> None:
         self.hidden, self.levels, self.whole_spans, self.axes = hidden, levels, whole_spans, axes
-        self.packs = False
+        self.packs = self.own_matrices = False
         self._dtype = dtype
         generator = torch.Generator().manual_seed(3)
         self._in = torch.randn(3 * PATCH**2, 24, generator=generator).to(device) / 7

@@ -5,6 +5,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from support import qwen_vl, xcomposer
 from support.author_layouts import internvl_chat, internvl_chat_internlm2, original_llava
 from support.families import SIZES, Case
 from support.media_cases import OVIS
@@ -70,6 +71,22 @@ def _minicpm_v(version: float, kind: str, drops_last: bool = False, **vision: An
         "drop_vision_last_layer": drops_last,
     }
     return Case("", "minicpmv", values, published, prepare=_calm, sizes={})
+
+
+def _qwen_vl() -> Case:
+    """Heads of its queries have 128 elements, and its table of positions 16 rows and columns."""
+    vision = {"image_size": 16, "patch_size": 4, "width": 16, "layers": 3, "heads": 2, "mlp_ratio": 1.55}
+    values = {
+        "text_config": {**SIZES, "model_type": "qwen2", "hidden_size": 256, "num_key_value_heads": 4},
+        "vision_config": {**vision, "n_queries": 9, "output_dim": 256},
+        "image_token": TOKEN,
+    }
+    return Case("", "qwen_vl_of_2023", values, qwen_vl.published, prepare=qwen_vl.calm, sizes={})
+
+
+def _xcomposer2() -> Case:
+    values = {"text_config": {**SIZES, **LLAMA}, "vision_config": TOWER, "image_token": TOKEN}
+    return Case("", "xcomposer2_of_tests", values, xcomposer.published, prepare=xcomposer.calm, sizes={})
 
 
 def _llava(vision: dict[str, Any], **whole: Any) -> Case:
@@ -261,6 +278,10 @@ VISION_CASES: dict[str, VisionCase] = {
     ),
     "minicpm-v 4.5": VisionCase(
         _minicpm_v(4.5, "qwen3"), ANY, [(16, 18)], as_list, {"hidden": 256}, placeholder="<unk>"
+    ),
+    "qwen-vl": VisionCase(_qwen_vl(), ONE, [(16, 8), (8, 8), (20, 20)], as_clip, {"hidden": 256}),
+    "xcomposer2": VisionCase(
+        _xcomposer2(), ONE, [(16, 8), (20, 20)], as_clip, {"own_matrices": True}, placeholder="<unk>"
     ),
     "step3.7": VisionCase(
         Case(

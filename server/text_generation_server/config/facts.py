@@ -1,5 +1,6 @@
 """Fields of `config.json` and `generation_config.json` that both implementations of models read."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -48,13 +49,17 @@ def stored_dtype(config: JsonObject) -> Dtype | None:
 
 
 def eos_token_ids(
-    config: JsonObject, generation: JsonObject | None, vocab_size: int, folder: Path | None = None
+    config: JsonObject,
+    generation: JsonObject | None,
+    vocab_size: int,
+    folder: Path | None = None,
+    ends: Collection[int] = (),
 ) -> tuple[int, ...]:
-    """Returns the ids that end a text, ascending: those of both files, and those of the tokenizer in `folder` unless
-    `generation_config.json` has a list. Fine-tuned models often have a new token in the tokenizer alone. Raises
+    """Returns the ids that end a text, ascending: `ends`, those of both files, and those of the tokenizer in `folder`
+    unless `generation_config.json` has a list. Fine-tuned models often have a new token in the tokenizer alone. Raises
     ModelFilesError or ConfigurationError.
     """
-    ids = set(config.token_ids("eos_token_id"))
+    ids = {*ends, *config.token_ids("eos_token_id")}
     if generation is not None:
         ids.update(generation.token_ids("eos_token_id"))
     is_listed = generation is not None and isinstance(generation.plain().get("eos_token_id"), list)

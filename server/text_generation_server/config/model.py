@@ -163,7 +163,7 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None, folder
         or config.integer("max_position_embeddings", default=config.integer(family.longest, default=2048)),
         dtype=stored_dtype(config),
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
-        eos_token_ids=eos_token_ids(config, generation, decoder.vocab_size, folder),
+        eos_token_ids=eos_token_ids(config, generation, decoder.vocab_size, folder, family.ends),
         schemes=schemes,
         has_media=has_media,
         vision=vision,

@@ -44,6 +44,9 @@ class TensorNames:
     project_out: str = "project_out"
     """Projection from the hidden size to the columns of the head."""
 
+    image_low_rank: tuple[str, str] = ("Plora_A", "Plora_B")
+    """Ends of the names of low-rank matrices that tokens of images alone pass, behind that of the matrix."""
+
     layer: str = "layers.{}."
     insides: Mapping[int, str] = field(default_factory=dict[int, str])
     """What follows `layer` in layers of these numbers."""

@@ -38,12 +38,27 @@ def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = (
             scheme = schemes.among(f"{prefix}{name}", has)
             # A matrix without a name is kept with 16 bits.
             total += elements * (itemsize if scheme is None or not name else scheme.bytes_per_weight)
-    return int(total) + _vision_bytes(config, itemsize)
+    return int(total) + _vision_bytes(config, itemsize) + _image_low_rank(config) * itemsize
 
 
 def _vision_bytes(config: ModelConfig, itemsize: int) -> int:
     """Returns the bytes of the vision tower, which is never quantised, and whole on every rank."""
     return 0 if config.vision is None else config.vision.matrix_elements * itemsize
+
+
+def _image_low_rank(config: ModelConfig) -> int:
+    """Returns the elements of the low-rank matrices that tokens of images pass."""
+    spec = config.decoder
+    if not spec.image_rank or config.vision is None:
+        return 0
+    total = 0
+    for layer in spec.layers:
+        if isinstance(mixer := layer.mixer, AttentionSpec):
+            heads = mixer.num_heads + 2 * mixer.num_kv_heads
+            total += 2 * spec.hidden_size + (heads + mixer.num_heads) * mixer.head_dim
+        if isinstance(ffn := layer.ffn, DenseSpec):
+            total += 3 * (spec.hidden_size + ffn.inner)
+    return total * spec.image_rank
 
 
 def _per_layer(spec: DecoderSpec) -> int:

@@ -461,6 +461,10 @@ class DecoderSpec:
     """The residual streams, where there are several."""
     residual_scale: float = 1.0
     """Factor of the output of each sublayer before it is added to the residual stream."""
+    image_rank: int = 0
+    """Rank of the matrices beside all those of layers that tokens of images alone pass (partial LoRA, Dong et al.,
+    2024); 0: there are none.
+    """
     longest: int = 0
     """Positions up to which attention computes what the model does, which attends to some of more; 0: any."""
     sum_is_normalised: bool = False

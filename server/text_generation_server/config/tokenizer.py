@@ -17,6 +17,7 @@ _READ = (
     "InternLM2Tokenizer",
     "InternLM3Tokenizer",
     "InternLMTokenizer",
+    "InternLMXComposer2Tokenizer",
     "QWenTokenizer",
     "YiTokenizer",
 )

@@ -40,7 +40,7 @@ class AdapterStore:
             raise AdapterError(
                 f"adapter `{source.name}` cannot be served beside this model: its weights are random (--load-format "
                 "dummy), have an adapter merged into them (--merge-adapter), or are computed by code of transformers, "
-                "or it is a classifier"
+                "tokens of its images pass matrices of their own, or it is a classifier"
             )
         try:
             with torch.inference_mode():

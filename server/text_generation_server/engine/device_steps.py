@@ -1,6 +1,7 @@
 """What steps compute on the device, from forward passes to sampled tokens: as graphs capture it, and without one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -119,13 +120,18 @@ class DeviceSteps:
         windows = Windows(rows, caps, plan.width)
         return windows, partial(self.forward_windows, windows, self._adapters_of(plan), plan.longest_decode)
 
-    def chunks_of(self, plan: CheckedPlan, seen_ends: bool) -> tuple[StepInput[Tensor], Callable[[], Tensor]]:
-        """Queues a plan with chunks, as `rows_of`. `seen_ends`: tokens of spans see each other."""
+    def chunks_of(
+        self, plan: CheckedPlan, seen_ends: bool, own_matrices: bool
+    ) -> tuple[StepInput[Tensor], Callable[[], Tensor]]:
+        """Queues a plan with chunks, as `rows_of`. `seen_ends`: tokens of spans see each other; `own_matrices`: they
+        pass matrices of their own.
+        """
         contexts = ContextPlan.of(plan, self.shared_heads) if self.shared_heads else None
         size = StepSize.of(plan, self.has_axes, seen_ends, contexts)
         packed = upload(pack(plan, size, self.table.padding_row), self.model.device)
         step = StepInput[Tensor].of(packed, size)
-        return step, partial(self.forward_chunks, step, _extents(plan, contexts), self._adapters_of(plan))
+        extents = replace(_extents(plan, contexts), own_matrices=own_matrices)
+        return step, partial(self.forward_chunks, step, extents, self._adapters_of(plan))
 
     def choose_rows(self, plan: CheckedPlan, rows: Tensor, hidden: Tensor) -> Choice:
         """Samples for the rows of a plan without chunks, from the hidden states of as many tokens or more."""

@@ -108,13 +108,16 @@ class Engine:
     @property
     def _media(self) -> MediaInfo | None:
         """The encoder, where it is served. In deterministic mode attention treats each token as a decode, and tokens of
-        a span that attend to later ones have no such form.
+        a span that attend to later ones have no such form. Nor have matrices of their own one arithmetic with those of
+        other steps.
         """
         encoder = self._model.encoder
-        if encoder is None or (encoder.whole_spans and self._options.deterministic):
+        deterministic = self._options.deterministic
+        if encoder is None or (deterministic and (encoder.whole_spans or encoder.own_matrices)):
             return None
-        packs = encoder.packs and not self._options.deterministic
-        return MediaInfo(encoder.token_id, encoder.layers, encoder.whole_spans, encoder.axes, packs)
+        packs = encoder.packs and not deterministic
+        spans = encoder.whole_spans, encoder.axes, packs, encoder.own_matrices
+        return MediaInfo(encoder.token_id, encoder.layers, *spans)
 
     @torch.inference_mode()
     def warmup(self, limits: WarmupLimits) -> WarmupResult:

@@ -98,7 +98,11 @@ def build_engine(config: ServerConfig, folder: Path, drafter: Path | None = None
     stored = kv_cache or str(dtype).removeprefix("torch.")
     if model_config.has_media and model.encoder is None:
         logger.warning("of %s the model of text is served alone, without images and sound", model_config.architecture)
-    elif model.encoder is not None and model.encoder.whole_spans and config.deterministic:
+    elif (
+        (encoder := model.encoder) is not None
+        and config.deterministic
+        and (encoder.whole_spans or encoder.own_matrices)
+    ):
         logger.warning("with --deterministic, %s is served without images", model_config.architecture)
     logger.info("model loaded", extra={"seconds": round(time.perf_counter() - started, 3), "kv_cache_dtype": stored})
     return Engine(

@@ -83,6 +83,11 @@ class MediaChecker:
         """Whether tokens of a span attend to each other."""
         return self.info is not None and self.info.whole_spans
 
+    @property
+    def has_own_matrices(self) -> bool:
+        """Whether tokens of a span pass matrices of their own."""
+        return self.info is not None and self.info.own_matrices
+
     def put(self, put: MediaPut, rows: int) -> bool:
         """Takes an item whose views make `rows` embeddings. Returns False for one that is here already, which changes
         nothing.

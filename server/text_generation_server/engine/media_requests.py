@@ -69,6 +69,7 @@ class MediaInfo:
     whole_spans: bool = False
     axes: bool = False
     packs: bool = False
+    own_matrices: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,6 +196,10 @@ class Probe:
         self._media.encode_samples()
         for adapter in self._adapters.numbers:
             self._run_chunks(runner, adapter)
+        if runner.checker.media.has_own_matrices:
+            runner.rehearses_media = True
+            self._run_chunks(runner, 0)
+            runner.rehearses_media = False
         torch.cuda.synchronize(self._model.device)
 
     def _run_chunks(self, runner: StepRunner, adapter: int) -> None:
@@ -301,7 +305,10 @@ class Probe:
         memory.begin_peak()
         held = memory.held()
         adapter, decodes = self._adapters.numbers[-1], asked.max_batch_size - len(lengths)
+        # Matrices of images take memory of their own.
+        runner.rehearses_media = runner.checker.media.has_own_matrices
         run_step(runner, lengths, decodes, scored=True, adapter=adapter)
+        runner.rehearses_media = False
         for width in self._widths[-1:]:
             beside = min(decodes, MAX_WINDOW_TOKENS // width - len(lengths))
             if beside > 0:

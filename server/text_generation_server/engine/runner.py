@@ -109,6 +109,8 @@ class StepRunner:
         self._previous_end: Mark | None = None
         self.compiled_before = 0
         """The number of kernels that were compiled before serving."""
+        self.rehearses_media = False
+        """Whether steps with chunks run as those that read media."""
 
     @property
     def graph_tokens(self) -> list[int]:
@@ -310,10 +312,11 @@ class StepRunner:
 
     def _prepare_chunks(self, plan: CheckedPlan) -> Prepared[Tensor]:
         """Prepares a step with chunks."""
-        # Attention across spans has no kernel that a graph could replay.
+        # Attention across spans has no kernel that a graph could replay, and graphs are those of steps of text.
         seen_ends = self.checker.media.has_whole_spans and plan.reads_media
-        captured = None if seen_ends else self._captured.chunks(plan)
-        step, forward = captured or self._steps.chunks_of(plan, seen_ends)
+        own_matrices = self.checker.media.has_own_matrices and (plan.reads_media or self.rehearses_media)
+        captured = None if seen_ends or own_matrices else self._captured.chunks(plan)
+        step, forward = captured or self._steps.chunks_of(plan, seen_ends, own_matrices)
         slots = self.checker.rows.num_slots[plan.choosing]
         caps = step.caps[: len(plan.decodes)] if plan.width > 1 else None
         return Prepared(forward, partial(self._steps.choose_chunks, plan, int(slots.max(initial=1)), step), caps)

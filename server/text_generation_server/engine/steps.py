@@ -182,6 +182,8 @@ class Extents:
     """Of the windows: it is exact."""
     contexts: ContextPlan | None = None
     """That of the step's size."""
+    own_matrices: bool = False
+    """Whether tokens of images pass matrices of their own."""
 
 
 class _Newest(NamedTuple):
@@ -279,7 +281,7 @@ class InputBuilder:
             generated = (positions + table.rope_delta[rows]).expand(3, -1)
             rotary = torch.where(newest, generated, step.rope_positions.view(3, -1))
         if self._media_rows is not None:
-            input_ids, media = MediaInput.split(input_ids, self._media_rows)
+            input_ids, media = MediaInput.split(input_ids, self._media_rows, extents.own_matrices)
         shared = None
         if (contexts := extents.contexts) is not None:
             gathered = step.gathered_kv_lens.to(torch.int32)

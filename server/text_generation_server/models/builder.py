@@ -1,5 +1,7 @@
 """Builds a decoder from its spec. This is the only place that chooses the classes of its layers."""
 
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -26,6 +28,7 @@ from ..config.spec import (
     SharedBlockSpec,
 )
 from ..distributed import TensorParallelGroup
+from ..errors import ModelFilesError
 from ..layers.infer import (
     AddNorm,
     Attention,
@@ -71,6 +74,7 @@ from ..layers.weights import (
     Checkpoint,
     EmbeddingWeights,
     HeadSplit,
+    ImageMatrices,
     NormWeights,
     PrefillCopies,
     SharedBlockWeights,
@@ -92,10 +96,13 @@ from ..layers.weights import (
 from ..weights import WeightSource
 from .adapter_parts import Parts
 from .adapters import AdapterReader, ModelAdapters
-from .decoder import Decoder
+from .decoder import Decoder, ImageLayers
+from .encoder import Encoder
 from .recurrent import recurrent_mixer
 from .streams import layer_input, stream_layer
 from .vision import load_encoder
+
+logger = logging.getLogger(__name__)
 
 
 class Sublayer(NamedTuple):
@@ -177,12 +184,25 @@ class DecoderBuilder:
         kept = self._caches, self._recurrent
         longest = self._config.max_context_length
         inputs = self._inputs()
-        encoder = load_encoder(self._config, checkpoint.source)
+        encoder, of_images = self._encoder(layers)
         parts = Parts(embedding, weights, layers, last, head)
-        adapters = None if reader is None else ModelAdapters(reader, parts, self._device)
+        # Adapters change the layers of text alone.
+        adapters = None if reader is None or of_images is not None else ModelAdapters(reader, parts, self._device)
         others = self._copies, products, inputs, encoder, adapters
         self.ends = Ends(embedding, weights, head, final_norm)
-        return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, *others, self.taps)
+        return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, *others, self.taps, of_images)
+
+    def _encoder(self, layers: Sequence[Layer]) -> tuple[Encoder | None, ImageLayers | None]:
+        """Builds the encoder of images, and layers with the matrices of tokens of images, where there are such."""
+        encoder = load_encoder(self._config, self._checkpoint.source)
+        if encoder is None or not encoder.own_matrices:
+            return encoder, None
+        try:
+            matrices = ImageMatrices(self._checkpoint)
+            return encoder, ImageLayers([layer.adapted(matrices) for layer in layers], matrices.tokens)
+        except ModelFilesError as error:
+            logger.warning("images are refused, as matrices of their tokens cannot be read: %s", error)
+            return None, None
 
     def _head(self, embedding: EmbeddingWeights) -> Head:
         """Builds the LM head, or that of a classifier, whose logits no other rank has a part of."""

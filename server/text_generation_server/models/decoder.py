@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from ..layers.infer import (
     Head,
     InferState,
     Layer,
+    MediaInput,
     OverlappedHalves,
     PerLayerInputs,
     RecurrentMixer,
@@ -22,7 +24,7 @@ from ..layers.infer import (
     new_tokens,
 )
 from ..layers.rope import RopeTable
-from ..layers.weights import PrefillCopies, StepAdapters
+from ..layers.weights import ImageTokens, PrefillCopies, StepAdapters
 from .adapter_pool import AdapterPool
 from .adapters import ModelAdapters
 from .base import CausalLM
@@ -30,6 +32,13 @@ from .encoder import Encoder
 from .encoder_fit import reason_against
 
 logger = logging.getLogger(__name__)
+
+
+class ImageLayers(NamedTuple):
+    """The layers of a model for steps in which tokens of images pass matrices of their own."""
+
+    layers: Sequence[Layer]
+    tokens: ImageTokens
 
 
 class Decoder(CausalLM):
@@ -52,10 +61,11 @@ class Decoder(CausalLM):
         encoder: Encoder | None = None,
         adapters: ModelAdapters | None = None,
         taps: Taps | None = None,
+        of_images: ImageLayers | None = None,
     ) -> None:
         """`recurrent` are the mixers with a state. `last` adds the output of the last layer to the residual stream and
         applies the final norm. `inputs` makes the inputs of all layers, where they have some. `taps` get what a drafter
-        reads.
+        reads. `of_images` compute steps whose tokens of images pass matrices of their own.
         """
         self._taps = taps
         # Its drafter reads what all tokens make of the last layer.
@@ -81,6 +91,7 @@ class Decoder(CausalLM):
         self.dense_macs = dense_macs
         self.encoder = encoder
         self.adapters = adapters
+        self._of_images = of_images
         self.drafter: Drafter | None = None
         if encoder is not None and (reason := reason_against(encoder, layers, ropes)):
             self.encoder = None
@@ -108,6 +119,8 @@ class Decoder(CausalLM):
         if state.adapters is not None:
             return self._through_adapted(input_ids, state, state.adapters)
         embedded = self._embedded(self._embedding, input_ids, state)
+        if state.media is not None and state.media.own_matrices and self._of_images is not None:
+            return _of(state.logit_tokens, self._through_images(embedded, state, state.media, self._of_images))
         x: SublayerOutput = embedded
         residual: Tensor | None = None
         # After the last attention, tokens whose logits nobody wants need no further layer.
@@ -146,6 +159,16 @@ class Decoder(CausalLM):
                 state.media.deepen(index, residual)
         hidden, _ = pool.last.read(x, residual)
         return _of(state.logit_tokens, hidden.x)
+
+    def _through_images(self, embedded: Tensor, state: InferState, media: MediaInput, of_images: ImageLayers) -> Tensor:
+        """Computes a step whose tokens of images pass matrices of their own, of all its tokens."""
+        of_images.tokens.present = media.present
+        x: SublayerOutput = embedded
+        residual: Tensor | None = None
+        for layer in of_images.layers:
+            x, residual = layer.forward(x, residual, state)
+        hidden, _ = self._last.read(x, residual)
+        return hidden.x
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor, deterministic: bool = False, adapters: StepAdapters | None = None) -> Tensor:

@@ -28,6 +28,8 @@ class Encoder(Protocol):
     """The placeholder that stands in `input_ids` at every position of a span."""
     whole_spans: bool
     """Whether tokens of a span attend to each other in both directions."""
+    own_matrices: bool
+    """Whether tokens of a span pass matrices of their own in the layers of the decoder."""
     axes: bool
     """Whether positions count along axes (M-RoPE)."""
     packs: bool

@@ -62,6 +62,7 @@ class VisionEncoder(Encoder):
         self.hidden = spec.hidden
         self.token_id = spec.token_id
         self.whole_spans = spec.whole_spans
+        self.own_matrices = spec.own_matrices
         self.axes = spec.axes
         self.packs = spec.tiles is None and weights.marks is None
         self._spec = spec.tower
@@ -96,10 +97,13 @@ class VisionEncoder(Encoder):
             )
         return total
 
+    def _check_fixed(self, index: int, height: int, width: int) -> None:
+        if (image := self._spec.image) and (height, width) != (image, image):
+            raise InvalidRequest(f"`views[{index}]` is {height} x {width}, but the encoder reads {image} x {image}")
+
     def _rows(self, index: int, height: int, width: int) -> int:
         tower, keeps_class = self._spec, 1 if self._keeps_class else 0
-        if (image := tower.image) and (height, width) != (image, image):
-            raise InvalidRequest(f"`views[{index}]` is {height} x {width}, but the encoder reads {image} x {image}")
+        self._check_fixed(index, height, width)
         # Towers of one size leave out a rest of the view that is no patch.
         step = tower.merge if tower.drops_rest else tower.merge * tower.patch
         sides = [side // tower.patch if tower.drops_rest else side for side in (height, width)]
@@ -116,6 +120,7 @@ class VisionEncoder(Encoder):
 
     def _asked(self, queries: QuerySpec, index: int, height: int, width: int) -> int:
         patch = self._spec.patch
+        self._check_fixed(index, height, width)
         if queries.of_any_size and (min(height, width) < patch or height % patch or width % patch):
             raise InvalidRequest(
                 f"`views[{index}]` is {height} x {width}: height and width must be multiples of {patch}, the side of a "

@@ -121,10 +121,11 @@ impl Vision {
         [spec.before, spec.placeholder, spec.after].concat()
     }
 
-    /// What stands for an image in a prompt that no template writes.
-    pub fn whole_text(&self) -> String {
+    /// What stands for an image in a prompt that no template writes. `number`: of images before this one.
+    pub fn whole_text(&self, number: usize) -> String {
         let (before, after) = self.0.spec.around;
-        [before, &self.text(), after].concat()
+        let before = before.replace("{}", &(number + 1).to_string());
+        [&before, &self.text(), after].concat()
     }
 
     pub fn limits(&self) -> &VisionLimits {

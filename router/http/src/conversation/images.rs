@@ -99,14 +99,27 @@ fn before_text(parts: &[Value]) -> Value {
 /// The prompt with what stands for an image where the template has written the model's marker, or what [`take`] has put
 /// in its place.
 pub fn placed(prompt: String, vision: &Vision, parts: ImageParts) -> String {
-    let (place, text) = match parts {
-        ImageParts::Written => (vision.marker(), vision.text()),
-        ImageParts::Before => (PLACE, vision.whole_text()),
-    };
-    match place == text {
-        true => prompt,
-        false => prompt.replace(place, &text),
+    let (marker, text) = (vision.marker(), vision.text());
+    match parts {
+        ImageParts::Written if marker == text => prompt,
+        ImageParts::Written => prompt.replace(marker, &text),
+        ImageParts::Before => numbered(&prompt, vision),
     }
+}
+
+/// The prompt with images in their places. One that ends with a new line needs no other behind it.
+fn numbered(prompt: &str, vision: &Vision) -> String {
+    let mut parts = prompt.split(PLACE);
+    let mut whole = parts.next().unwrap_or_default().to_owned();
+    for (number, behind) in parts.enumerate() {
+        let text = vision.whole_text(number);
+        let behind = match text.ends_with('\n') {
+            true => behind.strip_prefix('\n').unwrap_or(behind),
+            false => behind,
+        };
+        whole.extend([text.as_str(), behind]);
+    }
+    whole
 }
 
 /// An image of another API as a part of chat completions; `path` is where it stands there.

@@ -70,9 +70,10 @@ impl Sight {
 
     /// Tokens that stand for images, which are text where clients write them.
     pub(super) fn tokens(&self) -> Vec<&'static str> {
-        let around = self.spec.tokens();
+        let spec = &self.spec;
+        let around = spec.tokens();
         around
-            .chain([self.spec.placeholder, self.spec.marker])
+            .chain([spec.placeholder, spec.marker, spec.before, spec.after])
             .collect()
     }
 

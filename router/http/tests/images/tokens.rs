@@ -159,3 +159,89 @@ async fn slices_of_an_image_stand_in_lines_behind_its_number() {
     server.good("/v1/chat/completions", &body).await;
     server.idle().await;
 }
+
+/// Qwen-VL counts the images of a conversation, and a new line stands behind each.
+#[tokio::test]
+async fn images_of_qwen_vl_have_their_numbers_before_them() {
+    let visual = json!({"image_size": 8, "n_queries": 4});
+    let architectures = ["QWenLMHeadModel"];
+    let config = json!({"model_type": "qwen", "architectures": architectures, "visual": visual});
+    let generation = json!({"chat_format": "chatml"});
+    let settings = json!({});
+    let files = [
+        ("config.json", &config),
+        ("generation_config.json", &generation),
+        ("tokenizer_config.json", &settings),
+    ];
+    // The first stands for images.
+    let tokens = ["<imgpad>", "<img>", "</img>"];
+    let flags = ["--media-rows", "256"];
+    let content = json!([
+        text("See"),
+        image_url(PNG),
+        image_url(PNG),
+        text("<img></img>?")
+    ]);
+    let body = with(chat(content), json!({"return_token_strs": true}));
+    let rows = |number: usize| format!("Picture {number}:<img>{}</img>\n", "<imgpad>".repeat(4));
+    let images = [rows(1), rows(2)].concat();
+    let server = Server::that_sees(seeing(), "", &files, &tokens, &flags).await;
+    let written = told(&server, &body).await;
+    let question = format!("<|im_start|>user\nSee{images}<img></img>?<|im_end|>");
+    assert!(written.contains(&question), "{written}");
+    server.good("/v1/chat/completions", &body).await;
+    let markdown = format!("![]({0})![]({0})What?", data_url(PNG));
+    let in_prompt = told(&server, &json!({"inputs": markdown})).await;
+    assert_eq!(in_prompt, format!("{images}What?"));
+    server.idle().await;
+    // A template of texts has them before the text.
+    let server = Server::that_sees(seeing(), TEXTS, &files[..1], &tokens, &flags).await;
+    let written = told(&server, &body).await;
+    assert_eq!(written, format!("<user>{images}See<img></img>?<answer>"));
+}
+
+/// The tokens of a prompt as text.
+async fn told(server: &Server, body: &Value) -> String {
+    let answer = server.good("/tokenize", body).await;
+    let of_chat = answer["token_strs"].as_array().cloned();
+    let tokens = of_chat.or_else(|| {
+        let tokens = answer.as_array()?.iter();
+        Some(tokens.map(|token| token["text"].clone()).collect())
+    });
+    let tokens = tokens.expect("tokens");
+    let texts: Vec<&str> = tokens.iter().filter_map(Value::as_str).collect();
+    texts.concat().replace('Ġ', " ").replace('Ċ', "\n")
+}
+
+/// InternLM-XComposer 2 begins what stands behind an image as it begins a text.
+#[tokio::test]
+async fn a_token_begins_what_stands_behind_an_image_of_xcomposer() {
+    let architectures = ["InternLMXComposer2ForCausalLM"];
+    let vision = json!({"patch_size": 14});
+    let config = json!({"architectures": architectures, "img_size": 28, "vision_config": vision});
+    let settings = json!({});
+    let files = [
+        ("config.json", &config),
+        ("tokenizer_config.json", &settings),
+    ];
+    let model = MockConfig {
+        vocab_size: TOKEN + 2,
+        ..seeing()
+    };
+    // The tokenizer has `<unk>`, which stands for images.
+    let model = model.with_encoder(0, 256);
+    let flags = ["--media-rows", "256"];
+    let server = Server::that_sees(model, "", &files, &["<s>"], &flags).await;
+    let content = json!([image_url(PNG), text("<unk>?")]);
+    let body = with(chat(content), json!({"return_token_strs": true}));
+    let written = told(&server, &body).await;
+    let image = format!("{}<s>", "<unk>".repeat(4));
+    assert_eq!(
+        written,
+        format!(
+            "<s>[UNUSED_TOKEN_146]user\n{image}<unk>?[UNUSED_TOKEN_145]\n[UNUSED_TOKEN_146]assistant\n"
+        )
+    );
+    server.good("/v1/chat/completions", &body).await;
+    server.idle().await;
+}

@@ -1,6 +1,7 @@
 //! Model files to an [`ImageSpec`]: which family it is, and what its files say.
 
 mod original;
+mod plain;
 mod shuffled;
 mod single;
 mod tiled;
@@ -57,6 +58,12 @@ impl<'a> Files<'a> {
         if self.config["mm_vision_tower"].is_string() {
             return self.original_llava().map(Some);
         }
+        if self.config["visual"].is_object() && family == "qwen" {
+            return self.qwen_vl().map(Some);
+        }
+        if self.config["architectures"][0] == "InternLMXComposer2ForCausalLM" {
+            return self.xcomposer2().map(Some);
+        }
         match family {
             "llava" if sees_as == Some("pixtral") => self.pixtral().map(Some),
             "llava" => self.llava().map(Some),
@@ -91,6 +98,12 @@ impl<'a> Files<'a> {
         number
             .filter(|number| (1..=1 << 16).contains(number))
             .ok_or(SpecError::Key { file, key })
+    }
+
+    /// A number of `config.json`.
+    fn of_config(&self, value: &Value, key: &'static str) -> Result<u32, SpecError> {
+        let error = SpecError::Key { file: CONFIG, key };
+        self.whole(value, key).map_err(|_| error)
     }
 
     /// The number of `key`, or `default` where there is none.

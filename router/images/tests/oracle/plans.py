@@ -329,6 +329,9 @@ def tiled_plans() -> Iterator[dict[str, object]]:
     config = {"model_type": "minicpmv", "query_num": 64}
     yield plan(config, {**preprocessor, "image_feature_size": 64, "slice_mode": True}, slices(448, 14, 9, 64, True))
     yield plan(config, {**preprocessor, "use_image_id": False, "slice_mode": False}, slices(448, 14, 1, 64, False))
+    yield plan({"model_type": "qwen", "visual": {"image_size": 448}}, {}, lambda *_: line([[(448, 448)]], 256))
+    config = {"architectures": ["InternLMXComposer2ForCausalLM"], "img_size": 490}
+    yield plan(config, {}, lambda *_: line([[(490, 490)]], 1225))
     config = {"model_type": "step3p7", "vision_config": {"patch_size": 14}}
     preprocessor = {"size": {"height": 728, "width": 728}, "patch_size": 504, "max_image_size": 3024}
     yield plan(config, preprocessor, windows(728, 504, 3024))

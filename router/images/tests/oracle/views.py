@@ -85,6 +85,11 @@ def slices(image: Image.Image, files: dict[str, object]) -> Views:
     return last(processor.kept)
 
 
+def square(image: Image.Image, side: int) -> Views:
+    """The whole picture as models that bring no processor have it: resized by Pillow."""
+    return [np.array(image.resize((side, side), Image.Resampling.BICUBIC))]
+
+
 def views(image: Image.Image) -> Iterator[dict[str, object]]:
     size = {"shortest_edge": 28}
     files = {"size": size, "crop_size": {"height": 28, "width": 28}, "resample": 3}
@@ -117,6 +122,8 @@ def views(image: Image.Image) -> Iterator[dict[str, object]]:
     yield row({"model_type": "aria", "vision_config": {"patch_size": 14}}, files, aria(image, files))
     files = {"max_slice_nums": 5, "scale_resolution": 56, "patch_size": 14}
     yield row({"model_type": "minicpmv", "query_num": 64}, files, slices(image, files))
+    yield row({"model_type": "qwen", "visual": {"image_size": 28, "n_queries": 4}}, {}, square(image, 28))
+    yield row({"architectures": ["InternLMXComposer2ForCausalLM"], "img_size": 42}, {}, square(image, 42))
     for whole, part, longest in ((112, 56, 600), (56, 56, 90), (56, 112, 600)):
         files = {"size": {"height": whole, "width": whole}, "patch_size": part, "max_image_size": longest}
         yield row({"model_type": "step3p7", "vision_config": {"patch_size": 14}}, files, step(image, files))

@@ -26,6 +26,9 @@ _QWEN_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _QWEN_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{index}|>" for index in range(205)))
+_QWEN_PLACES = ("<ref>", "</ref>", "<box>", "</box>", "<quad>", "</quad>")
+"""By which Qwen-VL points at things in its answers, so they are no special tokens, which answers leave out."""
+_QWEN_IMAGES = ("<img>", "</img>", "<imgpad>")
 _GLM_PATTERN = _QWEN_PATTERN.replace(r"\p{N}| ?", r"\p{N}{1,3}| ?")
 _GLM_ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")
 _GLM_SPECIAL = (
@@ -98,11 +101,16 @@ def _glm(folder: Path) -> str:
 
 
 def _qwen(folder: Path) -> str:
-    """Return that of Qwen 1, whose pattern and special tokens are in its code."""
-    from tokenizers import normalizers
+    """Return that of Qwen 1 and Qwen-VL, whose pattern and special tokens are in their code."""
+    from tokenizers import AddedToken, normalizers
 
     path = next(folder.glob("*.tiktoken"), folder / "qwen.tiktoken")
-    return _of_ranks(path, _QWEN_PATTERN, _QWEN_SPECIAL, normalizers.NFC()).to_str()
+    tokenizer = _of_ranks(path, _QWEN_PATTERN, _QWEN_SPECIAL, normalizers.NFC())
+    config = folder / "config.json"
+    if config.is_file() and "visual" in json.loads(config.read_text(encoding="utf-8")):
+        tokenizer.add_tokens([AddedToken(token, normalized=False) for token in _QWEN_PLACES])
+        tokenizer.add_special_tokens(list(_QWEN_IMAGES))
+    return tokenizer.to_str()
 
 
 def _of_ranks(path: Path, pattern: str, special_tokens: Sequence[str], normalizer: Any = None) -> Any:
@@ -156,6 +164,7 @@ READERS: Mapping[str, Callable[[Path], str]] = {
     "InternLM2Tokenizer": _sentencepiece,
     "InternLM3Tokenizer": _sentencepiece,
     "InternLMTokenizer": _sentencepiece,
+    "InternLMXComposer2Tokenizer": _sentencepiece,
     "QWenTokenizer": _qwen,
     "YiTokenizer": _sentencepiece,
 }

@@ -19,7 +19,7 @@ from .gpt_neo import GPT_NEO
 from .gpt_neox import CODEGEN, GPT_NEOX, GPTJ
 from .granite import GRANITE, MINICPM
 from .hunyuan import HUNYUAN
-from .internlm import INTERNLM, INTERNLM2, INTERNLM3
+from .internlm import INTERNLM, INTERNLM2, INTERNLM3, XCOMPOSER2
 from .lfm2 import LFM2
 from .llama import IQUEST_CODER, LLAMA, TELECHAT3
 from .llama4 import LLAMA4
@@ -92,6 +92,7 @@ FAMILIES: dict[str, Family] = {
     "InternLM2ForCausalLM": INTERNLM2,
     "InternLM3ForCausalLM": INTERNLM3,
     "InternLMForCausalLM": INTERNLM,
+    "InternLMXComposer2ForCausalLM": XCOMPOSER2,
     "JambaForCausalLM": JAMBA,
     "LLaMAForCausalLM": LLAMA,
     "Lfm2ForCausalLM": LFM2,

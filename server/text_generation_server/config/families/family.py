@@ -27,9 +27,10 @@ class Family:
     """The same, but where both are there the usual one counts."""
     unread: tuple[str, ...] = ()
     """Keys that other families have and the class of this one does not read: in its files they mean nothing."""
-
+    ends: tuple[int, ...] = ()
+    """Ids that end a text, where no file says so."""
     tower: str = ""
-    """The key that files with an encoder of images have, which is not served: of these the text runs alone."""
+    """The key that files with an encoder of images have, where the class is that of models of text alone too."""
     positions: Callable[[JsonObject], int | None] = lambda _: None
     """How many positions there are, where other keys than that say it."""
 

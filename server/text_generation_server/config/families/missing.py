@@ -18,7 +18,6 @@ _HYPER = (
 _STREAMS = (
     "several residual streams with gates, hashed n-grams beside the embedding, and an indexer of sparse attention"
 )
-_PER_TOKEN = "low-rank matrices beside every matrix that tokens of images alone pass (partial LoRA)"
 _SHORT = "short convolutions of keys and values, and a bias by distance"
 
 MISSING: Mapping[str, tuple[str, str]] = {
@@ -29,7 +28,6 @@ MISSING: Mapping[str, tuple[str, str]] = {
     "HYV4ForCausalLM": ("Hy4", "hyper-connections, and an indexer of sparse attention with sinks"),
     "InklingForCausalLM": ("Inkling", _SHORT),
     "InklingForConditionalGeneration": ("Inkling", _SHORT),
-    "InternLMXComposer2ForCausalLM": ("InternLM-XComposer 2", _PER_TOKEN),
     "InternLMXComposerForCausalLM": ("InternLM-XComposer", "a resampler of images with learned queries (Q-Former)"),
     "KimiK3ForCausalLM": ("Kimi K3", _RESIDUALS),
     "KimiK3ForConditionalGeneration": ("Kimi K3", _RESIDUALS),

@@ -24,7 +24,7 @@ _TOWER = "visual"
 
 
 def _names(config: JsonObject) -> TensorNames:
-    of_tower = (f"transformer.{_TOWER}.*",) if _TOWER in config else ()
+    of_tower = (f"*{_TOWER}*",) if _TOWER in config else ()
     return replace(_NAMES, ignored=(*_NAMES.ignored, *of_tower))
 
 

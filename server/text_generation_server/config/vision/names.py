@@ -35,6 +35,8 @@ class VisionNames:
     output_norms: tuple[str, str] = ("", "")
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     """Three matrices, or the fused one."""
+    qkv_by_head: bool = False
+    """Whether queries, keys and values of a head stand side by side in the fused one."""
     qk_norms: tuple[str, str] = ("self_attn.q_norm", "self_attn.k_norm")
     out: str = "self_attn.out_proj"
     first: tuple[str, ...] = ("mlp.fc1",)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..spec import NormSpec
-from .tower import TowerSpec, VisionActivation
+from .tower import PositionSpec, TowerSpec, VisionActivation
 
 Join = Literal["patches", "channels", "mean"]
 """How patches that are merged become one position: one after the other, channel by channel, or as their mean."""
@@ -35,7 +35,8 @@ class LinearSpec:
 
 @dataclass(frozen=True)
 class QuerySpec:
-    """Learned queries, each of which attends to all patches of a view and becomes a position (Aria, 2024; MiniCPM-V).
+    """Learned queries, each of which attends to all patches of a view and becomes a position (Qwen-VL, 2023; Aria,
+    2024; MiniCPM-V).
 
     Patches are normalised and make keys and values. What comes out goes through a matrix.
     """
@@ -49,8 +50,14 @@ class QuerySpec:
     """Whether views of every size have as many; `counts` has one entry then, an ordinary view."""
     placed: Literal["keys", "values"] | None = None
     """What is made of patches to which sines and cosines of their columns and rows are added."""
+    table: PositionSpec | None = None
+    """In place of these: a stored table that has the positions of the queries, and of patches where it is stretched to
+    the view.
+    """
     names: Literal["aria", "minicpm"] = "aria"
     """Whose names and matrices files have."""
+    prefix: str = ""
+    """Of these names, behind that of the projector."""
 
     def count(self, longer: int) -> int | None:
         """Returns the queries of a view with so many patches along its longer side; None: there is no such view."""

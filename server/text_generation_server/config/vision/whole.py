@@ -47,6 +47,8 @@ class VisionSpec:
     """The placeholder in prompts."""
     whole_spans: bool = False
     """Whether tokens of an image attend to each other in both directions."""
+    own_matrices: bool = False
+    """Whether tokens of an image pass matrices of their own in the decoder (partial LoRA)."""
     axes: bool = False
     """Whether positions count along axes (M-RoPE)."""
     tiles: TileSpec | None = None

@@ -20,13 +20,15 @@ class MediaInput:
     """[T] int64, the row of each new token; of text any."""
     present: Tensor
     """[T, 1] bool: whether it reads its row."""
+    own_matrices: bool = False
+    """Whether tokens that do pass matrices of their own, and at least one does."""
 
     @classmethod
-    def split(cls, ids: Tensor, pool: Tensor) -> "tuple[Tensor, MediaInput]":
+    def split(cls, ids: Tensor, pool: Tensor, own_matrices: bool = False) -> "tuple[Tensor, MediaInput]":
         """Splits ids [T] int64, of which `-1 - r` stands for row r of the pool, into token ids and the rest. Where a
         row is read the token id is 0.
         """
-        return ids.clamp(min=0), cls(pool, (-1 - ids).clamp_(min=0), (ids < 0)[:, None])
+        return ids.clamp(min=0), cls(pool, (-1 - ids).clamp_(min=0), (ids < 0)[:, None], own_matrices)
 
     def embed(self, x: Tensor) -> Tensor:
         """Returns the embeddings [T, hidden] with rows of the pool where they are read."""

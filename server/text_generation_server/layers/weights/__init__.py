@@ -17,6 +17,7 @@ from .experts import ExpertShard, shared_experts, stack
 from .feed_forward import DenseWeights, load_dense
 from .gated_delta import GatedDeltaWeights, load_gated_delta
 from .gated_lru import GatedLruWeights, load_gated_lru
+from .image_low_rank import ImageMatrices, ImageTokens
 from .indexer import IndexerWeights, load_indexer
 from .kimi_delta import KimiDeltaWeights, load_kimi_delta
 from .kv_scales import load_kv_scales
@@ -65,6 +66,8 @@ __all__ = [
     "HeadSplit",
     "HostFactors",
     "HostSite",
+    "ImageMatrices",
+    "ImageTokens",
     "IndexerWeights",
     "KimiDeltaWeights",
     "LatentAttentionWeights",

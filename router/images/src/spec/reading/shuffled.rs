@@ -198,11 +198,6 @@ impl Files<'_> {
         self.tiles_of(tile, number("min_dynamic_patch", 1)?.min(most), most)
     }
 
-    fn of_config(&self, value: &Value, key: &'static str) -> Result<u32, SpecError> {
-        let error = SpecError::Key { file: CONFIG, key };
-        self.whole(value, key).map_err(|_| error)
-    }
-
     fn tiles_of(&self, tile: Size, min_tiles: u32, max_tiles: u32) -> Result<ImageSpec, SpecError> {
         self.check_switches(&["do_resize", "do_rescale", "do_normalize"])?;
         let patch = self.vision_number("patch_size")?;

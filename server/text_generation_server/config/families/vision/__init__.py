@@ -22,8 +22,10 @@ from .minimax_m3 import MINIMAX_M3_VISION
 from .ovis import OVIS2
 from .pixtral import MISTRAL3
 from .qwen import QWEN2_5_VL, QWEN2_VL, QWEN3_5_VISION, QWEN3_VL
+from .qwen_original import QWEN_VL
 from .shuffled import IDEFICS3, INTERNVL, INTERNVL_CHAT
 from .step import STEP3P7_VISION
+from .xcomposer import XCOMPOSER2_VISION
 
 TOWERS: Mapping[str, VisionFamily] = {
     "AriaForConditionalGeneration": ARIA_VISION,
@@ -33,6 +35,7 @@ TOWERS: Mapping[str, VisionFamily] = {
     "Glm4vForConditionalGeneration": GLM4V,
     "Glm4vMoeForConditionalGeneration": GLM4V_MOE,
     "Idefics3ForConditionalGeneration": IDEFICS3,
+    "InternLMXComposer2ForCausalLM": XCOMPOSER2_VISION,
     "InternVLChatModel": INTERNVL_CHAT,
     "InternVLForConditionalGeneration": INTERNVL,
     "KimiK25ForConditionalGeneration": KIMI_K25,
@@ -48,6 +51,7 @@ TOWERS: Mapping[str, VisionFamily] = {
     "MiniMaxM3SparseForConditionalGeneration": MINIMAX_M3_VISION,
     "Mistral3ForConditionalGeneration": MISTRAL3,
     "Ovis2ForConditionalGeneration": OVIS2,
+    "QWenLMHeadModel": QWEN_VL,
     "Qwen2VLForConditionalGeneration": QWEN2_VL,
     "Qwen2_5_VLForConditionalGeneration": QWEN2_5_VL,
     "Qwen3VLForConditionalGeneration": QWEN3_VL,
@@ -70,7 +74,7 @@ def read_vision(architecture: str, config: JsonObject, text: JsonObject, folder:
     if family is None:
         raise UnsupportedModel(f"the vision tower of {architecture} is not supported")
     whole = config.for_family(family.of_whole, {})
-    vision = whole.child("vision_config").for_family(family.defaults, {}, family.older)
+    vision = whole.child(family.part).for_family(family.defaults, {}, family.older)
     read = Whole(whole, vision, text, family.pixels or read_pixels(folder), folder)
     spec = family.read(read)
     if spec.hidden != read.hidden:

@@ -6,10 +6,9 @@ from math import isqrt
 from ...json_object import JsonObject
 from ...vision import LevelSpec, LinearSpec, QuerySpec, TowerSpec, VisionSpec
 from .clip import BEHIND, NAMES, SIGLIP_DEFAULTS, siglip_tower, unread
-from .family import VisionFamily, Whole, blocks, feature_layers, layer_norm
+from .family import MOST_QUERIES, VisionFamily, Whole, blocks, feature_layers, layer_norm
 
 _NORM = layer_norm(1e-5)
-_MOST_QUERIES = 2**14
 
 
 def _aria(whole: Whole) -> VisionSpec:
@@ -52,7 +51,7 @@ def _counts(config: JsonObject) -> dict[int, int]:
         side = isqrt(int(patches)) if patches.isdecimal() and len(patches) < 9 else 0
         if not side or side**2 != int(patches):
             raise error
-        found[side] = counts.integer(patches, maximum=_MOST_QUERIES)
+        found[side] = counts.integer(patches, maximum=MOST_QUERIES)
     if not found:
         raise error
     return found

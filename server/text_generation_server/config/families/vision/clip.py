@@ -16,6 +16,15 @@ CLIP_DEFAULTS: Mapping[str, object] = {
     "hidden_act": "quick_gelu",
     "layer_norm_eps": 1e-5,
 }
+CLIP_LARGE: Mapping[str, object] = {
+    **CLIP_DEFAULTS,
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "patch_size": 14,
+}
+"""ViT-L/14."""
 SIGLIP_DEFAULTS: Mapping[str, object] = {
     **CLIP_DEFAULTS,
     "patch_size": 16,

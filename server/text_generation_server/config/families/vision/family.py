@@ -24,6 +24,10 @@ MOST_BLOCKS = 1_000
 """A list of blocks is made: a hostile number must not fill the memory."""
 LARGEST_VIEW = 2**14
 """Pixels along a side of a view."""
+MOST_QUERIES = 2**14
+"""Learned queries."""
+CLIP_PIXELS = PixelSpec(mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711))
+"""The normalisation of CLIP, where no file says it."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +37,17 @@ class Whole:
     config: JsonObject
     """`config.json`."""
     vision: JsonObject
-    """Its `vision_config`."""
+    """Its part that is a tower."""
     text: JsonObject
     """The part that is a model of text."""
     pixels: PixelSpec
     folder: Path | None = None
     """Where the files of the model are."""
 
-    def token_named(self, name: str) -> int:
-        """The placeholder of files whose configuration does not have it. Raises UnsupportedModel."""
+    def token_named(self, name: str, default: int | None = None) -> int:
+        """The placeholder of files whose configuration does not have it. Raises UnsupportedModel without a default."""
         found = None if self.folder is None else token_id(self.folder, name)
+        found = default if found is None else found
         if found is None:
             raise UnsupportedModel(
                 f"no file of the tokenizer tells the id of {name}, which stands for images in prompts"
@@ -68,13 +73,15 @@ class VisionFamily:
     read: Callable[[Whole], VisionSpec]
     """Raises ConfigurationError or UnsupportedModel."""
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
-    """What it means when keys of `vision_config` are absent."""
+    """What it means when keys of the part that is a tower are absent."""
     of_whole: Mapping[str, object] = field(default_factory=dict[str, object])
     """Likewise of `config.json`."""
     older: Mapping[str, str] = field(default_factory=dict[str, str])
-    """From keys of `vision_config` to other names that files have."""
+    """From keys of the part that is a tower to other names that files have."""
     pixels: PixelSpec | None = None
     """How pixels are read, where no file says it."""
+    part: str = "vision_config"
+    """The key of the part that is a tower."""
 
 
 def activation(config: JsonObject, key: str = "hidden_act") -> VisionActivation:

@@ -9,29 +9,19 @@ from dataclasses import replace
 
 from ....errors import UnsupportedModel
 from ...json_object import JsonObject
-from ...pixels import PixelSpec
 from ...vision import LevelSpec, LinearSpec, TileSpec, VisionSpec
-from .clip import BEHIND, CLIP_DEFAULTS, NAMES, clip_tower, unread
-from .family import VisionFamily, Whole, blocks, feature_layers, linear
+from .clip import BEHIND, CLIP_LARGE, NAMES, clip_tower, unread
+from .family import CLIP_PIXELS, VisionFamily, Whole, blocks, feature_layers, linear
 
-_LARGE: Mapping[str, object] = {
-    **CLIP_DEFAULTS,
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "patch_size": 14,
-}
 _TOWERS: Mapping[str, Mapping[str, object]] = {
-    "clip-vit-large-patch14": {**_LARGE, "image_size": 224},
-    "clip-vit-large-patch14-336": {**_LARGE, "image_size": 336},
+    "clip-vit-large-patch14": {**CLIP_LARGE, "image_size": 224},
+    "clip-vit-large-patch14-336": {**CLIP_LARGE, "image_size": 336},
 }
 """By the last part of their name, which may be a path."""
 _NAMES = replace(
     NAMES, prefixes=(("model.vision_tower.vision_tower.vision_model.", "model.mm_projector."),), beside="mm_projector."
 )
 _PLACEHOLDER = "<unk>"
-_CLIP = PixelSpec(mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711))
 
 
 def _original(whole: Whole) -> VisionSpec:
@@ -86,4 +76,4 @@ def _tiles(config: JsonObject, keeps_class: bool) -> TileSpec | None:
     return TileSpec()
 
 
-LLAVA_ORIGINAL = VisionFamily(_original, of_whole={"mm_vision_select_layer": -2}, pixels=_CLIP)
+LLAVA_ORIGINAL = VisionFamily(_original, of_whole={"mm_vision_select_layer": -2}, pixels=CLIP_PIXELS)

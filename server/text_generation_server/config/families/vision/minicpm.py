@@ -5,12 +5,11 @@ from dataclasses import replace
 from ...json_object import JsonObject
 from ...vision import LevelSpec, LinearSpec, QuerySpec, TowerSpec, VisionSpec
 from .clip import NAMES, SIGLIP_DEFAULTS, siglip_tower, unread
-from .family import VisionFamily, Whole, blocks, layer_norm, linear, side
+from .family import MOST_QUERIES, VisionFamily, Whole, blocks, layer_norm, linear, side
 
 _NORM = layer_norm(1e-6)
 _HEAD = 128
 """Elements of a head of the queries."""
-_MOST_QUERIES = 2**14
 _NAMES = replace(NAMES, prefixes=(("vpm.", "resampler."),))
 _PLACEHOLDER = "<unk>"
 _OF_VALUES = 4.5
@@ -31,7 +30,7 @@ def _minicpm(whole: Whole) -> VisionSpec:
         of_patches=(linear("kv_proj", width, bias=False),) if tower.hidden != width else (),
         queries=QuerySpec(
             heads=width // _HEAD,
-            counts={side(config, "image_size") // tower.patch: config.integer("query_num", maximum=_MOST_QUERIES)},
+            counts={side(config, "image_size") // tower.patch: config.integer("query_num", maximum=MOST_QUERIES)},
             norm=_NORM,
             of_any_size=True,
             placed="values" if config.number("version") == _OF_VALUES else "keys",

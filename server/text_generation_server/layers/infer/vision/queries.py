@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -9,7 +10,7 @@ from ....config.vision import QuerySpec
 from ...weights.vision import QueryWeights
 from .functions import affine, normalised
 from .order import ViewOrder
-from .positions import sinusoids
+from .positions import learned_positions, sinusoids
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,16 @@ class Queries:
         """Turns the patches of a view, [P, width], into [queries, width]."""
         spec, weights = self.spec, self.weights
         x = normalised(x, spec.norm, weights.norm)
-        placed = x + sinusoids(x.shape[-1], view, x.device).to(x.dtype) if spec.placed is not None else x
+        placed = x if spec.placed is None else x + self._places(x.shape[-1], view, x.device).to(x.dtype)
         k = affine(placed if spec.placed == "keys" else x, weights.k)
         v = affine(placed if spec.placed == "values" else x, weights.v)
         asked = weights.queries[: spec.count(max(view.height, view.width))]
         q, k, v = (each.unflatten(-1, (spec.heads, -1)).transpose(0, 1) for each in (asked, k, v))
         return affine(scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1), weights.out)
+
+    def _places(self, width: int, view: ViewOrder, device: torch.device) -> Tensor:
+        """[P, width]: what tells patches where they are."""
+        table, stored = self.spec.table, self.weights.positions
+        if table is None or stored is None:
+            return sinusoids(width, view, device)
+        return learned_positions(table, stored, view)

@@ -54,11 +54,12 @@ class ProjectorReader(Reader):
         return self._queries_of_aria(spec, width) if spec.names == "aria" else self._queries_of_minicpm(spec, width)
 
     def _queries_of_minicpm(self, spec: QuerySpec, width: int) -> QueryWeights:
+        prefix = f"{self.projector}{spec.prefix}"
         names = ("query", "attn.in_proj_weight", "attn.in_proj_bias")
         shapes = ((max(spec.counts.values()), width), (3 * width, width), (3 * width,))
         pairs = zip(names, shapes, strict=True)
-        stored, weight, bias = (self.source.read(f"{self.projector}{name}", shape) for name, shape in pairs)
-        norm = self.present(f"{self.projector}ln_q", spec.norm, width)
+        stored, weight, bias = (self.source.read(f"{prefix}{name}", shape) for name, shape in pairs)
+        norm = self.present(f"{prefix}ln_q", spec.norm, width)
         asked = functional.layer_norm(
             stored.float(),
             (width,),
@@ -66,13 +67,18 @@ class ProjectorReader(Reader):
             None if norm.bias is None else norm.bias.float(),
             spec.norm.eps,
         )
+        positions = None
+        if spec.table is not None:
+            positions = self.source.read(f"{prefix}pos_embed", (spec.table.rows, width))
+            asked = asked + positions.float()
         (q, k, v), (q_bias, k_bias, v_bias) = weight.chunk(3), bias.chunk(3)
         return QueryWeights(
             queries=(asked @ q.float().t() + q_bias.float()).to(stored.dtype),
-            norm=self.present(f"{self.projector}ln_kv", spec.norm, width),
+            positions=positions,
+            norm=self.present(f"{prefix}ln_kv", spec.norm, width),
             k=Affine(k, k_bias),
             v=Affine(v, v_bias),
-            out=self.stacked([f"{self.projector}attn.out_proj"], width, width, bias=True),
+            out=self.stacked([f"{prefix}attn.out_proj"], width, width, bias=True),
         )
 
     def _queries_of_aria(self, spec: QuerySpec, width: int) -> QueryWeights:
@@ -92,6 +98,7 @@ class ProjectorReader(Reader):
         dtype = stored.dtype
         return QueryWeights(
             queries=queries.to(dtype),
+            positions=None,
             norm=self.present(f"{prefix}layer_norm_kv", spec.norm, width),
             k=Affine(inside[1].to(dtype), bias[width : 2 * width].to(dtype)),
             v=Affine(inside[2].to(dtype), bias[2 * width :].to(dtype)),

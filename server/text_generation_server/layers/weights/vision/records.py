@@ -72,6 +72,8 @@ class QueryWeights:
 
     queries: Tensor
     """[queries, width]: as they attend."""
+    positions: Tensor | None
+    """[rows of the table of `QuerySpec`, width], where there is one."""
     norm: NormWeights
     """Of patches."""
     k: Affine

@@ -76,10 +76,15 @@ class TowerReader(Reader):
         spec = tower.block
         names = [f"{inside}{name}" for name in self.names.qkv]
         qkv = self.stacked(names, 3 * spec.heads * spec.head_dim, tower.hidden, spec.qkv_bias, spec.clipped)
-        if (of_head := _halves_apart(tower)) is None:
+        of_head = _halves_apart(tower)
+        if of_head is None and not self.names.qkv_by_head:
             return qkv
-        each = torch.arange(3 * spec.heads * spec.head_dim).view(3, spec.heads, spec.head_dim)
-        order = torch.cat([each[:2, :, of_head].flatten(), each[2].flatten()]).to(qkv.weight.device)
+        each = torch.arange(3 * spec.heads * spec.head_dim)
+        if self.names.qkv_by_head:
+            each = each.view(spec.heads, 3, spec.head_dim).transpose(0, 1)
+        each = each.reshape(3, spec.heads, spec.head_dim)
+        qk = each[:2] if of_head is None else each[:2, :, of_head]
+        order = torch.cat([qk.flatten(), each[2].flatten()]).to(qkv.weight.device)
         return Affine(qkv.weight[order], None if qkv.bias is None else qkv.bias[order], qkv.bounds)
 
     def _qk_norms(self, inside: str, tower: TowerSpec, width: int) -> tuple[NormWeights, NormWeights] | None:
