@@ -76,6 +76,7 @@ PARAMETERS = {
     "MiniMax-M3-428B-A23B": 426_174_565_632,  # without its vision tower
     "MiniMax-Text-01": 456_089_655_296,
     "Sarvam-30B": 32_152_648_064,
+    "Zamba2-7B": 7_356_749_648,
 }
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 GLM = {"model_type": "glm4_moe", "n_shared_experts": 1, "num_nextn_predict_layers": 0}
