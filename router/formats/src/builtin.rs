@@ -72,6 +72,14 @@ impl Format {
         })
     }
 
+    /// The same for a model that does not reason. `openai` stays as it is.
+    pub fn without_reasoning(&self) -> Self {
+        Self {
+            reasoning: None,
+            ..self.clone()
+        }
+    }
+
     /// Whether the reasoning of some model goes by this name: that of [`with_reasoning`](Self::with_reasoning), or of a
     /// format with a reasoning of its own.
     pub fn knows_reasoning(name: &str) -> bool {

@@ -254,11 +254,7 @@ fn format_deltas(format: &Format, text: &str) -> Vec<Delta> {
     };
     let mut deltas = Vec::new();
     // The template writes its own markers of reasoning around the call.
-    let format = Format {
-        reasoning: None,
-        ..format.clone()
-    };
-    let mut parser = format.parser("", &options);
+    let mut parser = format.without_reasoning().parser("", &options);
     parser.push(text, &mut deltas);
     parser.finish(&mut deltas);
     deltas

@@ -293,6 +293,21 @@ async fn reasoning_and_calls_come_apart() {
 }
 
 #[tokio::test]
+async fn a_model_that_is_not_known_to_reason_does_not_get_around_a_call() {
+    let says = "<think>hm</think><tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+    for separate in [false, true] {
+        let server = hermes(says).await;
+        let keys =
+            json!({"tools": tools(), "tool_choice": "required", "separate_reasoning": separate});
+        let answer = ask_chat(&server, &chat("Hi", keys)).await;
+        let message = &answer["choices"][0]["message"];
+        assert_eq!(message["content"], Value::Null, "{message}");
+        assert_eq!(message["reasoning_content"], Value::Null, "{message}");
+        assert_eq!(calls(&answer).len(), 1);
+    }
+}
+
+#[tokio::test]
 async fn a_named_reasoning_parser_makes_reasoning_come_apart() {
     let flags = ["--reasoning-parser", "deepseek_r1"];
     let server = Server::with_template(PLAIN, saying("<think>hm</think>so"), &flags).await;
