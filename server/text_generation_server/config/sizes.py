@@ -10,15 +10,14 @@ from .model import ModelConfig
 from .names import TensorNames
 from .recurrent import GatedDeltaSpec, GatedLruSpec, KimiDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from .spec import (
-    AltUpSpec,
     AttentionSpec,
     DecoderSpec,
     DenseSpec,
-    HyperConnectionsSpec,
     LatentAttentionSpec,
     MixerSpec,
     SharedBlockSpec,
 )
+from .streams import AltUpSpec, HyperConnectionsSpec
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of a number, by its type."""

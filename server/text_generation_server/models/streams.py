@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from ..config.spec import AltUpSpec, HyperConnectionsSpec, LayerSpec, NormSpec, PerLayerSpec
+from ..config.spec import LayerSpec, NormSpec, PerLayerSpec
+from ..config.streams import AltUpSpec, HyperConnectionsSpec
 from ..layers.infer import (
     AltUp,
     AltUpEnd,

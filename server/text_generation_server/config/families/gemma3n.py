@@ -9,7 +9,6 @@ from ..json_object import JsonObject
 from ..names import TensorNames
 from ..rope import parse_rope
 from ..spec import (
-    AltUpSpec,
     AttentionSpec,
     DecoderSpec,
     DenseSpec,
@@ -20,6 +19,7 @@ from ..spec import (
     PerLayerSpec,
     QkNormSpec,
 )
+from ..streams import AltUpSpec
 from .common import ACTIVATIONS, MOST_HEADS, decoder, layer_types, rms_norm, sandwich_layer
 from .family import Family
 from .gemma4 import source_of, unread_of_shared

@@ -11,7 +11,8 @@ from ...errors import UnsupportedModel
 from ..json_object import JsonObject
 from ..names import TensorNames
 from ..recurrent import KimiDeltaSpec
-from ..spec import DecoderSpec, GatedActivation, HyperConnectionsSpec, LatentAttentionSpec, LayerSpec
+from ..spec import DecoderSpec, GatedActivation, LatentAttentionSpec, LayerSpec
+from ..streams import HyperConnectionsSpec
 from .common import MOST_LAYERS, decoder, gated, layer_types, pre_norm_layer, silu_alone
 from .deepseek import SIZES, sigmoid_routed
 from .experts import mixed_by_type, shared_expert_names

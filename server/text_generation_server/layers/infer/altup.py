@@ -19,7 +19,7 @@ from torch.nn import functional
 
 import text_generation_kernels as kernels
 
-from ...config.spec import AltUpSpec
+from ...config.streams import AltUpSpec
 from ...distributed import TensorParallelGroup
 from ..weights import Activations, Adapting, AltUpEndWeights, AltUpWeights, Linear, each_alone, in_blocks
 from .feed_forward import FeedForward

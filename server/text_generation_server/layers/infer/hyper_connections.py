@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import text_generation_kernels as kernels
 
-from ...config.spec import HyperConnectionsSpec
+from ...config.streams import HyperConnectionsSpec
 from ...distributed import TensorParallelGroup
 from ..weights import Adapting, HyperConnectionWeights, each_alone, in_blocks
 from .feed_forward import FeedForward

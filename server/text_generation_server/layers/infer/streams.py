@@ -1,6 +1,6 @@
 """Several residual streams: what computes with one hidden state reads it of the streams, and writes to them.
 
-A model says how (`config/spec.py`): AltUp of Gemma 3n around each layer (`altup.py`), hyper-connections around each
+A model says how (`config/streams.py`): AltUp of Gemma 3n around each layer (`altup.py`), hyper-connections around each
 sublayer (`hyper_connections.py`). Streams lie side by side, `[T, streams, hidden]`; connections may add rooms of their
 own behind them.
 """

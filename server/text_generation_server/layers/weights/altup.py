@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...config.spec import AltUpSpec, NormSpec
+from ...config.spec import NormSpec
+from ...config.streams import AltUpSpec
 from .checkpoint import Checkpoint, NormWeights
 from .linear import Linear
 from .per_layer import whole

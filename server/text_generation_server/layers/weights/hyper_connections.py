@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...config.spec import HyperConnectionsSpec
+from ...config.streams import HyperConnectionsSpec
 from .checkpoint import Checkpoint
 
 
