@@ -59,14 +59,14 @@ def test_positions_take_what_is_counted_before_a_start(folder: Path) -> None:
 
 
 def test_quantised_matrices_stand_beside_those_with_16_bits(tmp_path: Path) -> None:
-    """As published: latent attention and experts in fp8, and Kimi delta attention in 16 bits. All tokens have all
-    experts, as another choice of them would be far off.
+    """As published: latent attention and experts in fp8, and Kimi delta attention in 16 bits, some of it
+    under the names of modules in Transformers. All tokens have all experts: another choice would be far off.
     """
     text = {**GLM_NEXT, "n_routed_experts": 2}
     case, folder = replace(CASE, values={**CASE.values, "text_config": text}, prepare=with_corrections), tmp_path / "16"
     write(case, made(case), folder)
     suffixes = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "gate_proj", "up_proj", "down_proj")
-    apart = ("q", "k", "v", "o", "b", "f_a", "f_b", "g_a", "g_b")
+    apart = ("q", "k", "v", "o", "b", "forget_gate.f_a", "forget_gate.f_b", "g_a", "g_b")
     others = ["lm_head", "kv_b_proj", *(f"{each}_proj" for each in apart)]
     quantise_folder(folder, tmp_path / "made", "fp8 of blocks", suffixes, modules_to_not_convert=others)
     expected, found = (results(load(each), PROMPTS, steps=2)[0] for each in (folder, tmp_path / "made"))

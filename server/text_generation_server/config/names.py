@@ -237,6 +237,9 @@ class TensorNames:
     laurel_norm: str = "laurel.post_laurel_norm"
     instead: Mapping[str, str] = field(default_factory=dict[str, str])
     """Names of modules that other files have, by the fields here; they count where no layer has the first."""
+    unstored: tuple[str, ...] = ()
+    """Parts of names of modules in Transformers that names of tensors lack; lists of what is quantised may have them.
+    """
     transposed: bool = False
     """Whether matrices of layers are stored as [inputs, outputs]."""
     ignored: tuple[str, ...] = ("*rotary_emb.inv_freq",)

@@ -98,6 +98,7 @@ def with_kimi_delta(names: TensorNames) -> TensorNames:
         delta_bias=f"{delta}.dt_bias",
         delta_norm=f"{delta}.o_norm",
         delta_out=f"{delta}.o_proj",
+        unstored=("forget_gate.",),
     )
 
 
