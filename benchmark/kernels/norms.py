@@ -50,6 +50,18 @@ def mix_streams(plan: Plan, tokens: int, read: int) -> Prepared:
     return num_bytes, lambda index: kernels.mix_streams(base[index], coefs, x[index], out[index])
 
 
+def stream_coefs(plan: Plan, tokens: int) -> Prepared:
+    """Four streams of GLM 5.3. Reads mixes, writes the coefficients with which a sublayer reads and writes streams."""
+    streams, size = 4, 24
+    num_bytes = tokens * 4 * (size + streams + streams * (streams + 1))
+    buffers = plan.buffers(num_bytes)
+    mixes = torch.randn(buffers, tokens, size, device=plan.device)
+    base, scale = torch.randn(size, device=plan.device), torch.ones(3, device=plan.device)
+    into = torch.empty(buffers, tokens, 1, streams, device=plan.device)
+    back = torch.empty(buffers, tokens, streams, streams + 1, device=plan.device)
+    return num_bytes, lambda index: kernels.stream_coefs(mixes[index], base, scale, EPS, 20, into[index], back[index])
+
+
 def qkv_postprocess(plan: Plan, tokens: int, heads: int, kv_heads: int, head_dim: int) -> Prepared:
     """Reads q, k and v, writes q and both caches. Slots are scattered over the pool and positions over the table."""
     size = (heads + 2 * kv_heads) * head_dim
@@ -86,6 +98,10 @@ BARS = {
     "add_rms_norm": Bar("residual addition and RMSNorm", beside_copy(Operator(add_rms_norm, *_HIDDEN))),
     "act_and_mul": Bar("gated activations", beside_copy(Operator(act_and_mul, *_ACTIVATIONS))),
     "mix_streams": Bar("residual streams with coefficients", beside_copy(Operator(mix_streams, *_STREAMS))),
+    "stream_coefs": Bar(
+        "coefficients of residual streams",
+        beside_copy(Operator(stream_coefs, grid(tokens=TOKENS), grid(tokens=DRY_TOKENS))),
+    ),
     "qkv_postprocess": Bar("RoPE, and writes into the KV cache", beside_copy(Operator(qkv_postprocess, *_HEADS))),
 }
 PREPARE = {each.__name__: each for each in (rms_norm, add_rms_norm, act_and_mul, qkv_postprocess)}

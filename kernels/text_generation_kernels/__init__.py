@@ -73,6 +73,7 @@ from .norm.quantise import NOT_QUANTISED, Quantised
 from .norm.quantise_rows import quantise_rows
 from .norm.rms_norm import rms_norm
 from .norm.sigmoid_gate import sigmoid_gate
+from .norm.stream_coefs import stream_coefs
 from .recurrent.causal_conv import causal_conv
 from .recurrent.gated_delta import gated_delta
 from .recurrent.gated_lru import LruDynamics, gated_lru
@@ -248,6 +249,7 @@ __all__ = [
     "span_attention",
     "split_size",
     "state_space",
+    "stream_coefs",
     "survivors",
     "token_attention",
     "token_linear",

@@ -34,11 +34,15 @@ def activate(x: Tensor, activation: str) -> Tensor:
 
 
 def act_and_mul(gate_up: Tensor, activation: str) -> Tensor:
-    """`gate_up` [tokens, 2 * n]; "clamped_swiglu" as in the model file of gpt-oss, "silu_within_7" of Step 3.5."""
+    """`gate_up` [tokens, 2 * n]; "clamped_swiglu" as in the model file of gpt-oss, "silu_within_7" of Step 3.5,
+    "silu_below_10" of GLM 5.3."""
     gate, up = gate_up.double().chunk(2, dim=-1)
     if activation.startswith("silu_within_"):
         bound = float(activation.split("_")[-1])
         return activate(gate, "silu").clamp(max=bound) * up.clamp(min=-bound, max=bound)
+    if activation.startswith("silu_below_"):
+        bound = float(activation.split("_")[-1])
+        return activate(gate.clamp(max=bound), "silu") * up.clamp(min=-bound, max=bound)
     if activation != "clamped_swiglu":
         return activate(gate, activation) * up
     gate, up = gate.clamp(max=7.0), up.clamp(min=-7.0, max=7.0)

@@ -6,7 +6,8 @@ Gated: activation(gate) * up for each of them (Shazeer, 2020), and "clamped_swig
 
     gate = min(gate, 7),  up = clamp(up, -7, 7),  (up + 1) * gate * sigmoid(1.702 * gate)
 
-Bounded, of Step 3.5, for each of `BOUNDS` ("silu_within_7"): min(silu(gate), bound) * clamp(up, -bound, bound).
+Bounded, of Step 3.5, for each of `BOUNDS` ("silu_within_7"): min(silu(gate), bound) * clamp(up, -bound, bound). Of
+GLM 5.3, for each of `INPUT_BOUNDS` ("silu_below_10"): silu(min(gate, bound)) * clamp(up, -bound, bound).
 Ungated activations of experts have names that end in "_alone".
 """
 
@@ -48,13 +49,18 @@ def _bounded_by(bound: float) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda gate, up: functional.silu(gate).clamp(max=bound) * up.clamp(-bound, bound)
 
 
-BOUNDS = (7, 16)
-"""Of bounded activations."""
-_WITHIN = "silu_within_"
+def _of_bounded(bound: float) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda gate, up: functional.silu(gate.clamp(max=bound)) * up.clamp(-bound, bound)
+
+
+BOUNDS, INPUT_BOUNDS = (7, 16), (10,)
+"""Of bounded activations, and of activations of bounded inputs."""
+_WITHIN, _BELOW = "silu_within_", "silu_below_"
 GATED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     **{name: _gated_by(activation) for name, activation in ACTIVATIONS.items()},
     "clamped_swiglu": _clamped_swiglu,
     **{f"{_WITHIN}{bound}": _bounded_by(bound) for bound in BOUNDS},
+    **{f"{_BELOW}{bound}": _of_bounded(bound) for bound in INPUT_BOUNDS},
 }
 _ALONE = "_alone"
 
@@ -83,6 +89,12 @@ def plain_name(name):
 def bound_of(name):
     """The bound of a bounded activation; 0 for others."""
     return float(name.removeprefix("silu_within_")) if name.startswith("silu_within_") else 0.0
+
+
+@triton.constexpr_function
+def input_bound_of(name):
+    """The bound of the inputs of an activation; 0 for others."""
+    return float(name.removeprefix("silu_below_")) if name.startswith("silu_below_") else 0.0
 
 
 @triton.jit
@@ -123,5 +135,9 @@ def gated_activation(
         BOUND: tl.constexpr = bound_of(ACTIVATION)
         gate = tl.minimum(activation(gate, "silu"), BOUND, propagate_nan=tl.PropagateNan.ALL)
         return gate * tl.clamp(up, -BOUND, BOUND, propagate_nan=tl.PropagateNan.ALL)
+    elif input_bound_of(ACTIVATION) > 0:
+        INPUT_BOUND: tl.constexpr = input_bound_of(ACTIVATION)
+        gate = activation(tl.minimum(gate, INPUT_BOUND, propagate_nan=tl.PropagateNan.ALL), "silu")
+        return gate * tl.clamp(up, -INPUT_BOUND, INPUT_BOUND, propagate_nan=tl.PropagateNan.ALL)
     else:
         return activation(gate, ACTIVATION) * up

@@ -1,4 +1,5 @@
-"""Sums of residual streams, with coefficients of each token (AltUp of Gemma 3n, Baykal et al., 2023).
+"""Sums of residual streams, with coefficients of each token (AltUp of Gemma 3n, Baykal et al., 2023;
+hyper-connections of GLM 5.3, Xie et al., 2026).
 
     out[t, i] = base[t, i] + sum over j of coefs[t, i, j] * x[t, j]
 

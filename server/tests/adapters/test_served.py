@@ -23,6 +23,7 @@ FAMILIES = [
     "gemma4 small",
     "gpt neox",
     "glm4 moe",
+    "glm 5.3",
     "hunyuan moe lists",
     "lfm2",
     "lfm2 moe",

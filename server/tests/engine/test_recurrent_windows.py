@@ -38,6 +38,7 @@ KINDS = [
     "mamba",
     "mamba 2",
     "falcon h1",
+    "glm 5.3",
     "kimi linear",
     "ling 2.5",
     "minimax 01",

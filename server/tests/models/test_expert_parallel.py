@@ -32,6 +32,7 @@ from text_generation_server.errors import ConfigurationError
         "nemotron 3 latent",
         "gemma4 experts",
         "llama4",
+        "glm 5.3",
         "kimi linear",
         "longcat",
         "step",

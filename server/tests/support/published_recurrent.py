@@ -3,8 +3,11 @@
 import dataclasses
 from typing import Any
 
+import torch
+
 from support.families import Case, Raw, State
 from support.family_cases import CASES
+from support.glm_next import GLM_NEXT
 from support.ling3 import ling3
 from support.published import LLAMA, TOKENS, file, own
 from support.recurrent_cases import KIMI_LINEAR, LING_25_KEYS, kimi_linear, softened
@@ -36,6 +39,56 @@ def _kimi_linear(state: State, raw: Raw) -> tuple[State, Raw]:
         "tie_word_embeddings": False,
         "use_grouped_topk": True,
     }
+
+
+def _glm_next(state: State, raw: Raw) -> tuple[State, Raw]:
+    """What its text says, beside an encoder of images."""
+    sizes = {key: value for key, value in GLM_NEXT.items() if not key.startswith("linear_")}
+    text = {
+        **{key: value for key, value in sizes.items() if key not in ("bos_token_id", "rms_norm_eps")},
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "dtype": "bfloat16",
+        "first_k_dense_replace": 1,
+        "head_dim": 0,
+        "hidden_act": "silu",
+        "index_kpool_always_select_tail": True,
+        "index_kpool_compress": True,
+        "index_share_for_mtp_iteration": True,
+        "indexer_rope_interleave": True,
+        "indexer_types": ["full"] * 4,
+        "initializer_range": 0.02,
+        "layer_types": ["linear_attention", "deepseek_sparse_attention"] * 2,
+        "linear_attn_config": {
+            "full_attn_layers": [1, 3],
+            "gate_lower_bound": -5.0,
+            "head_dim": GLM_NEXT["linear_head_dim"],
+            "kda_layers": [0, 2],
+            "num_heads": GLM_NEXT["linear_num_heads"],
+            "short_conv_kernel_size": GLM_NEXT["linear_conv_kernel_dim"],
+        },
+        "max_position_embeddings": 1048576,
+        "mhc": True,
+        "mla_use_nope": True,
+        "model_type": "glm5_next_text",
+        "moe_router_dtype": "float32",
+        "n_group": 1,
+        "n_shared_experts": 1,
+        "norm_topk_prob": True,
+        "num_nextn_predict_layers": 1,
+        "qk_head_dim": 8,
+        "rms_norm_eps": 1e-3,
+        "routed_scaling_factor": 2.5,
+        "scoring_func": "sigmoid",
+        "swiglu_limit": 10.0,
+        "tie_word_embeddings": False,
+        "topk_group": 1,
+        "topk_method": "noaux_tc",
+        "use_cache": True,
+    }
+    guesses = {"model.language_model.layers.4.shared_head.norm.weight": torch.ones(32)}
+    whole = {"architectures": raw["architectures"], "image_token_id": 97, "model_type": "glm5_next"}
+    return {**state, **guesses}, {**whole, "text_config": text, "vision_config": {"model_type": "glm5_next_vision"}}
 
 
 LING_3 = {
@@ -338,6 +391,7 @@ RECURRENT: dict[str, Case] = {
     "Falcon H1 of few keys": own(
         "falcon_h1", LLAMA, mamba_d_head="auto", mamba_d_ssm=64, mamba_d_state=16, mamba_n_heads=8, pad_token_id=0
     ),
+    "GLM-5.3-Flash": dataclasses.replace(CASES["glm 5.3 images"], relayout=_glm_next),
     "Kimi-Linear-48B-A3B": dataclasses.replace(CASES["kimi linear"], relayout=_kimi_linear),
     "Ling 3 Tiny": dataclasses.replace(CASES["ling 3"], relayout=ling3(**LING_3)),
     "Ling 2.6 Flash": dataclasses.replace(CASES["ling 2.5"], relayout=ling3(**LING_26)),

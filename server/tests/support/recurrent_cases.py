@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 from transformers.models.falcon_h1.modeling_falcon_h1 import compute_mup_vector
 
 from support.families import Case, Raw, State
+from support.glm_next import GLM_NEXT_CASES
 from support.ling3 import as_ling3, ling3
 from support.ling25 import as_ling25
 from support.moe_cases import QWEN, with_corrections
@@ -305,6 +306,7 @@ RECURRENT_CASES: dict[str, Case] = {
     "nemotron 3 large shared": Case(
         "Nemotron-H, Nano 2 and 3", "nemotron_h", {**NEMOTRON_3, "moe_shared_expert_intermediate_size": 20}, _pattern
     ),
+    **GLM_NEXT_CASES,
     "kimi linear": Case("Kimi Linear", "kimi_linear", KIMI_LINEAR, kimi_linear, prepare=with_corrections),
     "kimi linear ranks": Case(
         "Kimi Linear",

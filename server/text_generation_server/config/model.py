@@ -152,7 +152,7 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None, folder
     refuse_unknown(config)
     bos_token_ids = config.token_ids("bos_token_id")
     decoder, names = as_classifier(architecture, config, decoder, family.tensor_names(config))
-    schemes = read_schemes(config, folder)
+    schemes = read_schemes(config, folder).without(names.unstored)
     check_schemes(schemes, decoder, names)
     vision, text_alone = _vision(architecture, whole, config, folder) if has_media else (None, "")
     return ModelConfig(

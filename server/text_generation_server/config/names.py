@@ -227,12 +227,19 @@ class TensorNames:
     streams_in: str = "altup_projections.{}"
     """From the embedding to each stream but the first, by its number from 0."""
     streams_out: str = "altup_unembed_projections.{}"
+    mixer_streams: str = "hc_attn"
+    """Hyper-connections around the mixer; `_fn`, `_base` and `_scale` follow."""
+    ffn_streams: str = "hc_ffn"
+    """The same around the network."""
     laurel_down: str = "laurel.linear_left"
     """Low-rank matrices beside attention, as the next two."""
     laurel_up: str = "laurel.linear_right"
     laurel_norm: str = "laurel.post_laurel_norm"
     instead: Mapping[str, str] = field(default_factory=dict[str, str])
     """Names of modules that other files have, by the fields here; they count where no layer has the first."""
+    unstored: tuple[str, ...] = ()
+    """Parts of names of modules in Transformers that names of tensors lack; lists of what is quantised may have them.
+    """
     transposed: bool = False
     """Whether matrices of layers are stored as [inputs, outputs]."""
     ignored: tuple[str, ...] = ("*rotary_emb.inv_freq",)

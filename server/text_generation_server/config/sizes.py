@@ -9,7 +9,15 @@ from .implementation import AnyModelConfig
 from .model import ModelConfig
 from .names import TensorNames
 from .recurrent import GatedDeltaSpec, GatedLruSpec, KimiDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, ShortConvSpec
-from .spec import AttentionSpec, DecoderSpec, DenseSpec, LatentAttentionSpec, MixerSpec, SharedBlockSpec
+from .spec import (
+    AttentionSpec,
+    DecoderSpec,
+    DenseSpec,
+    LatentAttentionSpec,
+    MixerSpec,
+    SharedBlockSpec,
+)
+from .streams import AltUpSpec, HyperConnectionsSpec
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of a number, by its type."""
@@ -27,7 +35,7 @@ def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = (
     spec, names, schemes = config.decoder, config.names, config.schemes
     rows = spec.head.classes or spec.vocab_size
     head = 0 if spec.head.tied and not spec.embedding.width else rows * spec.hidden_size
-    total = float((spec.vocab_size * spec.hidden_size + head + _per_layer(spec) + _streams(spec)) * itemsize)
+    total = float((spec.vocab_size * spec.hidden_size + head + _per_layer(spec)) * itemsize + _streams(spec, itemsize))
     prefix = names.prefix(tensors.__contains__)
 
     def has(name: str) -> bool:
@@ -68,9 +76,15 @@ def _per_layer(spec: DecoderSpec) -> int:
     return (per_layer.vocab_size + spec.hidden_size) * len(spec.layers) * per_layer.width
 
 
-def _streams(spec: DecoderSpec) -> int:
-    """The elements of the matrices before and after all layers that several residual streams have."""
-    return 0 if spec.streams is None else 2 * (spec.streams.count - 1) * spec.hidden_size**2
+def _streams(spec: DecoderSpec, itemsize: int) -> int:
+    """The bytes of the matrices that several residual streams have: those of AltUp before and after all layers, and
+    those of hyper-connections, which are in float32 whatever `itemsize` is.
+    """
+    if (streams := spec.streams) is None:
+        return 0
+    if isinstance(streams, HyperConnectionsSpec):
+        return len(spec.layers) * 2 * (streams.count + 2) * streams.count**2 * spec.hidden_size * 4
+    return 2 * (streams.count - 1) * spec.hidden_size**2 * itemsize
 
 
 def _whole_of_calls(spec: DecoderSpec) -> int:
@@ -131,7 +145,7 @@ def bytes_of_rank(whole: int, config: AnyModelConfig, itemsize: int, ranks: int)
     spec = config.decoder
     tables = 0 if cuts_embedding(spec, itemsize, ranks) else spec.vocab_size * spec.hidden_size * itemsize
     tables += 0 if cuts_table(_per_layer(spec) * itemsize, ranks) else _per_layer(spec) * itemsize
-    tables += _vision_bytes(config, itemsize) + (_streams(spec) + _whole_of_calls(spec)) * itemsize
+    tables += _vision_bytes(config, itemsize) + _streams(spec, itemsize) + _whole_of_calls(spec) * itemsize
     tables = min(whole, tables)
     return (whole - tables) // ranks + tables
 
@@ -161,7 +175,7 @@ def _own_matrices(config: ModelConfig, index: int, experts: bool) -> Iterator[tu
     if (per_layer := spec.per_layer) is not None:
         yield names.layer_gate, hidden * per_layer.width
         yield names.layer_out, hidden * per_layer.width
-    if (streams := spec.streams) is not None:
+    if isinstance(streams := spec.streams, AltUpSpec):
         yield names.laurel_down, hidden * streams.rank
         yield names.laurel_up, hidden * streams.rank
     if (moe := layer.moe) is not None and experts:

@@ -9,14 +9,15 @@ from typing import Literal
 
 from .recurrent import Mamba2Spec, RecurrentSpec
 from .rotary import RopeSpec
+from .streams import StreamsSpec
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 """"gelu" is exact, with the error function, "gelu_tanh" is its approximation, "relu2" is the square of relu."""
 
 GatedActivation = Literal[
-    "silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped_swiglu", "silu_within_7", "silu_within_16"
+    "silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped_swiglu", "silu_within_7", "silu_within_16", "silu_below_10"
 ]
-"""The last three have formulas of their own (`text_generation_kernels/norm/activations.py`)."""
+"""The last four have formulas of their own (`text_generation_kernels/norm/activations.py`)."""
 
 QkvLayout = Literal["blocks", "groups", "shards"]
 """How one stored matrix holds Q, K and V: all of Q, then K, then V; or, for each K and V head, its query heads, then
@@ -140,6 +141,10 @@ class IndexerSpec:
     """Epsilon of the layer norm of keys."""
 
 
+_LEAST_SHARED = 16
+"""Smallest tile of the kernels."""
+
+
 @dataclass(frozen=True)
 class LatentAttentionSpec:
     """Multi-head latent attention (MLA) of one layer (DeepSeek-V2, 2024). Keys and values of all heads are projections
@@ -151,7 +156,8 @@ class LatentAttentionSpec:
     latent_dim: int
     """Elements of the latent vector."""
     rope_dim: int
-    """Elements of the shared rotated key, and rotated elements of a query, which are its last ones."""
+    """Elements of the shared rotated key, and rotated elements of a query, which are its last ones; 0: there is no such
+    key."""
     key_dim: int
     """Elements of a query, and of a projected key, that are not rotated."""
     value_dim: int
@@ -178,6 +184,11 @@ class LatentAttentionSpec:
     def gate_size(self) -> int:
         """Gates of a head."""
         return {None: 0, "heads": 1, "elements": self.value_dim}[self.gates]
+
+    @property
+    def shared_dim(self) -> int:
+        """Elements of the shared key in the cache: kernels need one, which is of zeros where the model has none."""
+        return self.rope_dim or _LEAST_SHARED
 
     @property
     def scale(self) -> float:
@@ -411,20 +422,6 @@ class PerLayerSpec:
     """The token whose vectors positions of images have."""
     outside_id: int | None = None
     """The token whose vectors ids beyond the table have; None: there are none."""
-
-
-@dataclass(frozen=True)
-class StreamsSpec:
-    """Several residual streams (AltUp, Baykal et al., 2023; Gemma 3n): each layer predicts all of them from all,
-    computes one, the active one, and corrects the others by how far that one was from its prediction.
-    """
-
-    count: int
-    active: int
-    rank: int
-    """Of the low-rank matrices beside attention (LAuReL, Menghani et al., 2024)."""
-    scaled: bool
-    """Whether a learned vector multiplies the active stream before the input of the layer reads it."""
 
 
 @dataclass(frozen=True)

@@ -241,6 +241,6 @@ def _cached(mixer: MixerSpec, shards: int) -> tuple[int, int]:
         return 0, 0
     index = 0 if mixer.indexer is None else mixer.indexer.head_dim
     if isinstance(mixer, LatentAttentionSpec):
-        return 1, mixer.latent_dim + mixer.rope_dim + index
+        return 1, mixer.latent_dim + mixer.shared_dim + index
     own = kv_heads_of_rank(mixer.num_heads, mixer.num_kv_heads, shards) if mixer.reads_layer is None else 0
     return (1, 2 * own * mixer.head_dim + index) if index else (2 * own, mixer.head_dim)

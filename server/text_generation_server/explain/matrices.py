@@ -11,12 +11,15 @@ from ..config.model import ModelConfig
 from ..config.spec import DenseSpec, LayerSpec, MoeSpec
 from ..distributed import TensorParallelGroup
 from ..layers.weights import (
+    AltUpEndWeights,
+    AltUpWeights,
     AttentionWeights,
     CallWeights,
     Dense,
     DenseWeights,
     GatedDeltaWeights,
     GatedLruWeights,
+    HyperConnectionWeights,
     IndexerWeights,
     KimiDeltaWeights,
     LatentAttentionWeights,
@@ -28,8 +31,6 @@ from ..layers.weights import (
     PerLayerWeights,
     ShortConvWeights,
     Split,
-    StreamEndWeights,
-    StreamWeights,
     W8A8Linear,
 )
 from ..layers.weights.weight_only import WeightOnlyLinear
@@ -38,11 +39,14 @@ from ..weights import ShapeSource
 
 Single = Dense | W8A8Linear | WeightOnlyLinear
 _SUBLAYERS: dict[type, str] = {
+    AltUpEndWeights: "residual streams",
+    AltUpWeights: "beside attention",
     AttentionWeights: "attention",
     CallWeights: "call of a shared block",
     DenseWeights: "feed-forward",
     GatedDeltaWeights: "gated delta",
     GatedLruWeights: "gated linear recurrent unit",
+    HyperConnectionWeights: "hyper-connection",
     IndexerWeights: "indexer",
     KimiDeltaWeights: "Kimi delta attention",
     LatentAttentionWeights: "latent attention",
@@ -53,8 +57,6 @@ _SUBLAYERS: dict[type, str] = {
     MoeWeights: "experts",
     PerLayerWeights: "inputs of layers",
     ShortConvWeights: "short convolution",
-    StreamEndWeights: "residual streams",
-    StreamWeights: "beside attention",
 }
 
 

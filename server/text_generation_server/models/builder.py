@@ -367,7 +367,7 @@ class DecoderBuilder:
         heads = HeadSplit.of(spec.num_heads, spec.num_heads, self._checkpoint.group)
         weights = load_latent_attention(self._checkpoint, index, spec, heads)
         self._note(index, spec, weights)
-        rope, indexer = self._rope(spec.rope, spec.rope_dim), None
+        rope, indexer = self._rope(spec.rope, spec.shared_dim), None
         if spec.indexer is not None:
             indexer = self._indexer(index, spec, spec.indexer, rope)
             self._caches.append(indexer.cache)

@@ -2,9 +2,21 @@
 
 from collections.abc import Callable
 
-from ..config.spec import LayerSpec, PerLayerSpec, StreamsSpec
-from ..layers.infer import FeedForward, LayerInput, Mixer, Norm, StreamEnd, StreamLayer, Streams
-from ..layers.weights import Checkpoint, load_layer_input, load_stream_end, load_streams
+from ..config.spec import LayerSpec, NormSpec, PerLayerSpec
+from ..config.streams import AltUpSpec, HyperConnectionsSpec
+from ..layers.infer import (
+    AltUp,
+    AltUpEnd,
+    AltUpLayer,
+    FeedForward,
+    HyperConnectedLayer,
+    HyperConnection,
+    HyperEnd,
+    LayerInput,
+    Mixer,
+    Norm,
+)
+from ..layers.weights import Checkpoint, load_altup, load_altup_end, load_hyper_connection, load_layer_input
 
 Note = Callable[[int | None, object, object], None]
 """Notes the weights of a sublayer; see `DecoderBuilder`."""
@@ -12,21 +24,70 @@ Note = Callable[[int | None, object, object], None]
 
 def stream_layer(
     checkpoint: Checkpoint, note: Note, index: int, spec: LayerSpec, mixer: Mixer, ffn: FeedForward
-) -> StreamLayer:
+) -> AltUpLayer | HyperConnectedLayer:
     """Reads what stands around mixer and network of a layer. Raises ModelFilesError."""
+    if isinstance(streams := checkpoint.spec.streams, HyperConnectionsSpec):
+        return _hyper_connected(checkpoint, note, index, spec, streams, mixer, ffn)
+    if streams is None:
+        raise ValueError(f"layer {index} has several residual streams, and no spec of them")
+    return _altup(checkpoint, note, index, spec, streams, mixer, ffn)
+
+
+def _hyper_connected(
+    checkpoint: Checkpoint,
+    note: Note,
+    index: int,
+    spec: LayerSpec,
+    streams: HyperConnectionsSpec,
+    mixer: Mixer,
+    ffn: FeedForward,
+) -> HyperConnectedLayer:
+    names = checkpoint.names
+
+    def connection(name: str) -> HyperConnection:
+        weights = load_hyper_connection(checkpoint, index, streams, name)
+        note(index, streams, weights)
+        return HyperConnection(streams, weights)
+
+    def norm(name: str, norm: NormSpec | None) -> Norm:
+        if norm is None:
+            raise ValueError(f"layer {index} has hyper-connections, and no norm")
+        return Norm(norm, checkpoint.norm(checkpoint.inside(index, name), norm, checkpoint.spec.hidden_size))
+
+    end = HyperEnd(streams)
+    return HyperConnectedLayer(
+        checkpoint.group,
+        (connection(names.mixer_streams), connection(names.ffn_streams)),
+        (norm(names.attention_norm, spec.attention_norm), norm(names.ffn_norm, spec.ffn_norm)),
+        mixer,
+        ffn,
+        end if index == 0 else None,
+        end if index == len(checkpoint.spec.layers) - 1 else None,
+    )
+
+
+def _altup(
+    checkpoint: Checkpoint,
+    note: Note,
+    index: int,
+    spec: LayerSpec,
+    streams: AltUpSpec,
+    mixer: Mixer,
+    ffn: FeedForward,
+) -> AltUpLayer:
     names, decoder = checkpoint.names, checkpoint.spec
-    streams, inputs, norm = decoder.streams, decoder.per_layer, spec.attention_norm
-    if streams is None or inputs is None or norm is None:
-        raise ValueError(f"layer {index} has several residual streams, and no spec of them, no input or no norm")
-    own = load_streams(checkpoint, index, streams, norm)
+    inputs, norm = decoder.per_layer, spec.attention_norm
+    if inputs is None or norm is None:
+        raise ValueError(f"layer {index} has several residual streams, and no input or no norm")
+    own = load_altup(checkpoint, index, streams, norm)
     note(index, streams, own)
     before, mixed, before_ffn, after_ffn = (
         Norm(norm, checkpoint.norm(checkpoint.inside(index, name), norm, decoder.hidden_size))
         for name in (names.attention_norm, names.attention_output_norm, names.ffn_norm, names.ffn_output_norm)
     )
-    return StreamLayer(
+    return AltUpLayer(
         checkpoint.group,
-        Streams(streams, own, Norm(norm, own.norm), Norm(norm, own.router_norm)),
+        AltUp(streams, own, Norm(norm, own.norm), Norm(norm, own.router_norm)),
         mixer,
         ffn,
         (before, mixed, before_ffn, after_ffn),
@@ -43,8 +104,8 @@ def layer_input(checkpoint: Checkpoint, note: Note, index: int, spec: PerLayerSp
     return LayerInput(index, spec, weights)
 
 
-def _end(checkpoint: Checkpoint, note: Note, spec: StreamsSpec, name: str) -> StreamEnd:
-    weights = load_stream_end(checkpoint, spec, name)
+def _end(checkpoint: Checkpoint, note: Note, spec: AltUpSpec, name: str) -> AltUpEnd:
+    weights = load_altup_end(checkpoint, spec, name)
     for each in weights:
         note(None, spec, each)
-    return StreamEnd(weights)
+    return AltUpEnd(weights)

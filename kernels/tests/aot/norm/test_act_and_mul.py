@@ -27,7 +27,7 @@ def test_no_spills_and_wide_memory_accesses(activation: str, n: int, dtype: str)
     assert "STG.E.128" in compiled.sass
 
 
-@pytest.mark.parametrize("activation", ["clamped_swiglu", "silu_within_7"])
+@pytest.mark.parametrize("activation", ["clamped_swiglu", "silu_within_7", "silu_below_10"])
 def test_bounded_activations(activation: str) -> None:
     types = dict.fromkeys(("gate_up_ptr", "out_ptr"), "*bf16")
     types |= dict.fromkeys(("n", "stride_gate_up_token", "stride_out_token"), "i32")

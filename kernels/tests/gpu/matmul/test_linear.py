@@ -34,7 +34,7 @@ def test_as_close_to_the_formula_as_torch(
     assert (out.double() - expected).norm() <= 1.5 * (torch_out.double() - expected).norm() + 1e-5 * expected.norm()
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "clamped_swiglu", "silu_within_7"])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "clamped_swiglu", "silu_within_7", "silu_below_10"])
 @pytest.mark.parametrize("tokens", [1, 17, 64])
 @pytest.mark.parametrize(("outputs", "inputs"), [(28672, 4096), (14336, 8192), (1000, 2048), (50, 256), (2816, 512)])
 def test_fused_activation_as_if_it_were_another_operator(

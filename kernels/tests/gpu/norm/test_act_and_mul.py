@@ -29,7 +29,7 @@ def test_as_close_to_the_formula_as_torch(activation: str, tokens: int, n: int, 
     _check(2 * torch.randn(tokens, 2 * n, device="cuda", dtype=dtype), activation)
 
 
-@pytest.mark.parametrize("activation", ["relu", "relu2", "clamped_swiglu", "silu_within_7"])
+@pytest.mark.parametrize("activation", ["relu", "relu2", "clamped_swiglu", "silu_within_7", "silu_below_10"])
 def test_other_activations(activation: str) -> None:
     _check(5 * torch.randn(7, 5760, device="cuda", dtype=torch.bfloat16), activation)
 

@@ -128,6 +128,7 @@ def _config(block_n: int) -> dict[str, int]:
         (7, 31, 17, torch.float32, "gelu_tanh"),
         (23, 33, 15, torch.float16, "clamped_swiglu"),
         (3, 33, 15, torch.float32, "silu_within_7"),
+        (3, 33, 15, torch.float32, "silu_below_10"),
         (7, 31, 17, torch.float32, "relu2_alone"),
         (1, 32, 40, torch.float16, "relu2_alone"),
         (2, 4100, 9, torch.float16, "silu"),

@@ -32,7 +32,9 @@ def test_tile_boundaries(activation: str, n: int, dtype: torch.dtype) -> None:
     _check(gate_up, activation, torch.full((3, n), float("nan"), dtype=dtype))
 
 
-@pytest.mark.parametrize("activation", ["relu", "relu2", "clamped_swiglu", "silu_within_7", "silu_within_16"])
+@pytest.mark.parametrize(
+    "activation", ["relu", "relu2", "clamped_swiglu", "silu_within_7", "silu_within_16", "silu_below_10"]
+)
 def test_other_activations(activation: str) -> None:
     torch.manual_seed(0)
     _check((9 * torch.randn(3, 70)).half(), activation, torch.full((3, 35), float("nan"), dtype=torch.float16))

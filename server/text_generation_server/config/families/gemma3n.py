@@ -18,8 +18,8 @@ from ..spec import (
     NormSpec,
     PerLayerSpec,
     QkNormSpec,
-    StreamsSpec,
 )
+from ..streams import AltUpSpec
 from .common import ACTIVATIONS, MOST_HEADS, decoder, layer_types, rms_norm, sandwich_layer
 from .family import Family
 from .gemma4 import source_of, unread_of_shared
@@ -100,9 +100,9 @@ def _per_layer(config: JsonObject, norm: NormSpec) -> PerLayerSpec:
     return PerLayerSpec(width, rows, activation, norm, outside_id=outside)
 
 
-def _streams(config: JsonObject) -> StreamsSpec:
+def _streams(config: JsonObject) -> AltUpSpec:
     count = config.integer("altup_num_inputs", minimum=2, maximum=_MOST_STREAMS)
-    return StreamsSpec(
+    return AltUpSpec(
         count,
         config.integer("altup_active_idx", default=0, minimum=0, maximum=count - 1),
         config.integer("laurel_rank"),

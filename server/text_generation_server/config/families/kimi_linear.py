@@ -3,6 +3,7 @@ DeepSeek V3.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ...errors import UnsupportedModel
 from ..json_object import JsonObject
@@ -16,7 +17,7 @@ from .family import Family
 from .latent import latent_attention
 
 _FULL, _LINEAR = "full_attention", "linear_attention"
-_OF_STATES = "linear_attn_config"
+OF_STATES = "linear_attn_config"
 """What published files say about Kimi delta attention."""
 
 
@@ -27,16 +28,17 @@ def _kimi_linear(config: JsonObject) -> DecoderSpec:
     for key, wanted in (("moe_layer_freq", 1), ("moe_router_activation_func", "sigmoid")):
         if config.plain().get(key, wanted) != wanted:
             raise UnsupportedModel(f"`{key}` in config.json must be {wanted!r} for this family")
-    mixers = {_FULL: latent_attention(config, interleaved=False, rotates=False), _LINEAR: _kimi_delta(config)}
+    mixers = {_FULL: latent_attention(config, interleaved=False, rotates=False), _LINEAR: kimi_delta(config)}
     is_mixed, experts, dense = mixed_by_type(config), sigmoid_routed(config), gated(config)
     kinds = enumerate(layer_types(config, mixers, _by_number(config)))
     layers = (pre_norm_layer(config, mixers[kind], experts if is_mixed(index) else dense) for index, kind in kinds)
     return decoder(config, tuple(layers))
 
 
-def _kimi_delta(config: JsonObject) -> KimiDeltaSpec:
+def kimi_delta(config: JsonObject) -> KimiDeltaSpec:
+    """Kimi delta attention, whose sizes stand apart in published files."""
     silu_alone(config, "hidden_act")
-    of_states = config.child(_OF_STATES)
+    of_states = config.child(OF_STATES)
 
     def size(published: str, usual: str, maximum: int, minimum: int = 1) -> int:
         source, key = (of_states, published) if published in of_states else (config, usual)
@@ -57,7 +59,7 @@ def _by_number(config: JsonObject) -> Callable[[int], str]:
     """Types of layers where `layer_types` does not list them: lists of layers, which count from 1 here, or every fourth
     one after the first.
     """
-    of_states, lists = config.child(_OF_STATES), ("full_attn_layers", "kda_layers")
+    of_states, lists = config.child(OF_STATES), ("full_attn_layers", "kda_layers")
     if any(key not in of_states for key in lists):
         return lambda index: _FULL if index and index % 4 == 0 else _LINEAR
     count = config.integer("num_hidden_layers")
@@ -68,16 +70,9 @@ def _by_number(config: JsonObject) -> Callable[[int], str]:
 
 
 def _names(config: JsonObject) -> TensorNames:
-    mixture, delta = "block_sparse_moe", "self_attn"
+    mixture = "block_sparse_moe"
     first, extra = config.integer("num_hidden_layers"), config.integer("num_nextn_predict_layers", default=0, minimum=0)
-    return TensorNames(
-        delta_apart=(f"{delta}.q_proj", f"{delta}.k_proj", f"{delta}.v_proj"),
-        delta_convs=(f"{delta}.q_conv1d", f"{delta}.k_conv1d", f"{delta}.v_conv1d"),
-        delta_b=f"{delta}.b_proj",
-        delta_rate=f"{delta}.A_log",
-        delta_bias=f"{delta}.dt_bias",
-        delta_norm=f"{delta}.o_norm",
-        delta_out=f"{delta}.o_proj",
+    names = TensorNames(
         router=f"{mixture}.gate",
         router_correction=f"{mixture}.gate.e_score_correction_bias",
         expert_gate=f"{mixture}.experts.{{expert}}.w1",
@@ -87,6 +82,23 @@ def _names(config: JsonObject) -> TensorNames:
         shared_up=f"{mixture}.shared_experts.up_proj",
         shared_down=f"{mixture}.shared_experts.down_proj",
         ignored=tuple(f"model.layers.{first + index}.*" for index in range(min(extra, 16))),
+    )
+    return with_kimi_delta(names)
+
+
+def with_kimi_delta(names: TensorNames) -> TensorNames:
+    """Returns the same names, with those of Kimi delta attention."""
+    delta = "self_attn"
+    return replace(
+        names,
+        delta_apart=(f"{delta}.q_proj", f"{delta}.k_proj", f"{delta}.v_proj"),
+        delta_convs=(f"{delta}.q_conv1d", f"{delta}.k_conv1d", f"{delta}.v_conv1d"),
+        delta_b=f"{delta}.b_proj",
+        delta_rate=f"{delta}.A_log",
+        delta_bias=f"{delta}.dt_bias",
+        delta_norm=f"{delta}.o_norm",
+        delta_out=f"{delta}.o_proj",
+        unstored=("forget_gate.",),
     )
 
 

@@ -12,12 +12,16 @@ _NORM_EPS = 1e-6
 """Of the normalisations within attention, whatever `rms_norm_eps` is."""
 
 
-def latent_attention(config: JsonObject, interleaved: bool, rotates: bool = True) -> LatentAttentionSpec:
-    """Under DeepSeek's keys. `interleaved`: neighbours are one pair; `rotates`: whether there is RoPE."""
+def latent_attention(
+    config: JsonObject, interleaved: bool, rotates: bool = True, shares: bool = True
+) -> LatentAttentionSpec:
+    """Under DeepSeek's keys. `interleaved`: neighbours are one pair; `rotates`: whether there is RoPE; `shares`:
+    whether all heads share a key.
+    """
     if config.boolean("attention_bias", default=False):
         raise UnsupportedModel("`attention_bias` in config.json is not implemented for latent attention")
     heads = config.integer("num_attention_heads", maximum=MOST_HEADS)
-    rope_dim = config.integer("qk_rope_head_dim", minimum=2, maximum=_MOST_LATENT)
+    rope_dim = config.integer("qk_rope_head_dim", minimum=2, maximum=_MOST_LATENT) if shares else 0
     if rope_dim % 2:
         raise config.error("qk_rope_head_dim", "even: rotary embedding rotates pairs")
     return LatentAttentionSpec(

@@ -21,6 +21,7 @@ from .gemma3n import GEMMA3N
 from .gemma4 import GEMMA4
 from .glm import GLM4
 from .glm_moe import GLM4_MOE
+from .glm_next import GLM_NEXT
 from .granite import GRANITE
 from .internlm import INTERNLM2
 from .llama import LLAMA
@@ -38,6 +39,7 @@ WITH_MEDIA: Mapping[str, str] = {
     "Gemma3nForConditionalGeneration": "Gemma 3n",
     "Gemma4ForConditionalGeneration": "Gemma 4",
     "Glm46VForConditionalGeneration": "GLM 4.6V",
+    "Glm5NextForConditionalGeneration": "GLM 5.3 Flash",
     "Glm4vForConditionalGeneration": "GLM 4.1V",
     "Glm4vMoeForConditionalGeneration": "GLM 4.5V",
     "Idefics3ForConditionalGeneration": "Idefics 3",
@@ -191,6 +193,7 @@ _PARTS: Mapping[str, Family] = {
         rms_norm_eps=1e-5,
         max_position_embeddings=32768,
     ),
+    "glm5_next_text": _part(GLM_NEXT, _sizes(154880, 4096, 12288, 45, 64)),
     "granite": _part(replace(GRANITE, unread=(*GRANITE.unread, "logits_scaling")), _sizes(32000, 4096, 11008, 32, 32)),
     "internlm2": _part(INTERNLM2, _sizes(103168, 4096, 11008, 32, 32)),
     "kimi_k2": _DEEPSEEK_V3,
@@ -249,7 +252,7 @@ _VERSIONS = {2.6: "qwen2", 4.0: "llama", 4.5: "qwen3"}
 """Types by the `version` of MiniCPM-V, whose files have the keys of the part among those of the whole."""
 _UNNAMED = {"kimi_vl": "deepseek_v3"}
 """Types of models whose files may leave out the type of their part."""
-_FLAT = {"qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
+_FLAT = {"glm5_next": "glm5_next_text", "qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
 """Types of models whose files have the keys of the part among those of the whole, and the type of their part."""
 
 

@@ -11,10 +11,6 @@ _COMPRESSED = (
     "token id"
 )
 _RESIDUALS = "attention over residuals"
-_HYPER = (
-    "hyper-connections between several residual streams, an indexer of pools of positions, and gates that are bounded "
-    "by 10"
-)
 _STREAMS = (
     "several residual streams with gates, hashed n-grams beside the embedding, and an indexer of sparse attention"
 )
@@ -23,8 +19,6 @@ _SHORT = "short convolutions of keys and values, and a bias by distance"
 MISSING: Mapping[str, tuple[str, str]] = {
     "AliceAIForCausalLM": ("Alice AI", _RESIDUALS),
     "DeepseekV4ForCausalLM": ("DeepSeek V4", _COMPRESSED),
-    "Glm5NextForCausalLM": ("GLM 5.3 Flash", _HYPER),
-    "Glm5NextForConditionalGeneration": ("GLM 5.3 Flash", _HYPER),
     "HYV4ForCausalLM": ("Hy4", "hyper-connections, and an indexer of sparse attention with sinks"),
     "InklingForCausalLM": ("Inkling", _SHORT),
     "InklingForConditionalGeneration": ("Inkling", _SHORT),

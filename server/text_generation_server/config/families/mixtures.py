@@ -9,6 +9,7 @@ from .ernie import ERNIE_MOE
 from .exaone import EXAONE_MOE
 from .family import Family
 from .glm_moe import GLM4_MOE, GLM4_MOE_LITE, SOLAR_OPEN
+from .glm_next import GLM_NEXT
 from .gpt_oss import GPT_OSS
 from .granite_hybrid import GRANITE_HYBRID
 from .granite_moe import GRANITE_MOE
@@ -45,6 +46,7 @@ MIXTURES: dict[str, Family] = {
     "ExaoneMoeForCausalLM": EXAONE_MOE,
     "Glm4MoeForCausalLM": GLM4_MOE,
     "Glm4MoeLiteForCausalLM": GLM4_MOE_LITE,
+    "Glm5NextForCausalLM": GLM_NEXT,
     "GlmMoeDsaForCausalLM": GLM5,
     "GptOssForCausalLM": GPT_OSS,
     "GraniteMoeForCausalLM": GRANITE_MOE,

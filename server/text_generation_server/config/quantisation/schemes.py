@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from math import lcm
@@ -240,6 +240,14 @@ class Schemes:
     def _patterns(self) -> tuple[int, ...]:
         """Places of all other rules."""
         return tuple(place for place, rule in enumerate(self.rules) if rule.how != "exact")
+
+    def without(self, parts: Iterable[str]) -> "Schemes":
+        """Returns the same schemes by names of modules that lack these parts."""
+        rules = self.rules
+        for part in parts:
+            for written in (part, re.escape(part)):
+                rules = tuple(replace(rule, pattern=rule.pattern.replace(written, "")) for rule in rules)
+        return replace(self, rules=rules)
 
     def among(self, module: str, has: Callable[[str], bool]) -> Scheme | None:
         """That of a module which is stored. `has`: whether there is a tensor of a name.

@@ -1,5 +1,6 @@
 """What layers compute, in terms of operators and weights."""
 
+from .altup import AltUp, AltUpEnd, AltUpLayer
 from .attention import Attention
 from .block_sparse import BlockSparseAttention
 from .context_parallel import ContextParallel
@@ -9,6 +10,7 @@ from .fusion import OutputFusion, SublayerOutput
 from .gated_delta import GatedDelta
 from .gated_lru import GatedLru
 from .head import Head
+from .hyper_connections import HyperConnectedLayer, HyperConnection, HyperEnd
 from .indexer import Indexer
 from .kimi_delta import KimiDelta
 from .latent_attention import LatentAttention
@@ -31,12 +33,15 @@ from .shortcut import ShortcutEnd, ShortcutStart
 from .sparse_step import Choice
 from .state import CacheShape, InferState, SharedChunks
 from .state_windows import Recurrence, StateWindows, accepted_runs
-from .streams import StreamEnd, StreamLayer, Streams
+from .streams import StreamEnd
 from .taps import Taps, add_norm
 from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, SkipLayer, TransformerLayer
 
 __all__ = [
     "AddNorm",
+    "AltUp",
+    "AltUpEnd",
+    "AltUpLayer",
     "Attention",
     "BlockCall",
     "BlockSparseAttention",
@@ -52,6 +57,9 @@ __all__ = [
     "GatedDelta",
     "GatedLru",
     "Head",
+    "HyperConnectedLayer",
+    "HyperConnection",
+    "HyperEnd",
     "Indexer",
     "InferState",
     "KimiDelta",
@@ -86,8 +94,6 @@ __all__ = [
     "StateShape",
     "StateWindows",
     "StreamEnd",
-    "StreamLayer",
-    "Streams",
     "SublayerOutput",
     "Taps",
     "TransformerLayer",

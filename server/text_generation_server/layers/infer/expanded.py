@@ -46,10 +46,11 @@ class ExpandedContexts:
 
 def expanded_in(state: InferState, chunks: Chunks | None, spec: LatentAttentionSpec) -> ExpandedContexts | None:
     """Returns the expanded contexts of a step, of those of `chunks`, or None for a step of few tokens. Deterministic
-    mode has none: whether a chunk's context is expanded depends on where its prompt is cut.
+    mode has none: whether a chunk's context is expanded depends on where its prompt is cut. Nor has attention without a
+    shared key, which kernels of expanded contexts read.
     """
     tokens = len(state.positions)
-    if chunks is None or state.deterministic:
+    if chunks is None or state.deterministic or not spec.rope_dim:
         return None
     # The compile dry run of many requests has few tokens, and must reach these kernels for their variants of many.
     if tokens < LEAST_TOKENS and not compiling_only():

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 import text_generation_kernels as kernels
 
@@ -47,7 +48,7 @@ class LatentAttention(LinearMixer):
         self._rope = rope
         self._indexer = indexer
         self._parallel = parallel
-        self._width = spec.latent_dim + spec.rope_dim
+        self._width = spec.latent_dim + spec.shared_dim
         self.cache = CacheShape(1, self._width, spec.latent_dim, shared=True)
         """What the layer keeps of each position, or of those that this rank has."""
         if parallel is not None:
@@ -84,7 +85,7 @@ class LatentAttention(LinearMixer):
     def _attend(
         self, q: Tensor, state: InferState, sparse: SparseStep | None, contexts: Tensor, chunks: kernels.Chunks | None
     ) -> Tensor:
-        """Attends with `q` [T, heads, latent_dim + rope_dim] and returns [T, heads, latent_dim]; `chunks` attend to
+        """Attends with `q` [T, heads, latent_dim + shared_dim] and returns [T, heads, latent_dim]; `chunks` attend to
         `contexts`, a cache. The result is undefined for tokens whose context is expanded.
         """
         out = q.new_empty(*q.shape[:2], self._spec.latent_dim)
@@ -118,11 +119,12 @@ class LatentAttention(LinearMixer):
 
     def _queries(self, x: Activations, first: Tensor, state: InferState) -> tuple[Tensor, Tensor]:
         """Turns what the first matrix makes of `x`, but for gates, into the queries before RoPE, [T, heads, key_dim +
-        rope_dim], and the absorbed queries that read latent vectors, [T, heads, latent_dim + rope_dim], rotated. It
+        rope_dim], and the absorbed queries that read latent vectors, [T, heads, latent_dim + shared_dim], rotated. It
         writes the latent vectors to the cache.
         """
         spec, weights, block = self._spec, self._weights, state.linear_block
-        q, latent = first.split((first.shape[1] - self._width, self._width), dim=1)
+        width = spec.latent_dim + spec.rope_dim
+        q, latent = first.split((first.shape[1] - width, width), dim=1)
         made = None
         if weights.queries is not None and weights.query_norm is not None:
             made, room = Activations.to_fill(q.new_empty(q.shape), weights.queries.wants)
@@ -131,12 +133,16 @@ class LatentAttention(LinearMixer):
         if (scales := self._rope.query_scales) is not None:
             q = q.mul_(scales[state.positions][:, None])
         q = q.unflatten(1, (self._num_heads, -1))
+        rotated = q
+        if not spec.rope_dim:
+            latent = functional.pad(latent, (0, spec.shared_dim))
+            rotated = q.new_zeros(1, 1, spec.shared_dim).expand(*q.shape[:2], -1)
         queries = q.new_empty(*q.shape[:2], self._width)
         where = new_tokens if spec.rope is not None else unrotated_tokens
         tokens, cache = where(self._rope, state), state.caches[self._index].k
         if self._parallel is not None:
             tokens = self._parallel.tokens(tokens, state, cache)
-        kernels.latent_postprocess(latent, weights.latent_norm, spec.norm_eps, tokens, q, queries, cache)
+        kernels.latent_postprocess(latent, weights.latent_norm, spec.norm_eps, tokens, rotated, queries, cache)
         if self._indexer is not None and made is not None:
             self._indexer.choose(x, made, state)
         _by_heads(q[..., : spec.key_dim], weights.keys, queries[..., : spec.latent_dim], block)

@@ -12,14 +12,15 @@ from torch import Tensor
 from ...config.spec import SkipSpec
 from ...distributed import TensorParallelGroup
 from ..weights import Activations, Adapting
+from .altup import AltUpLayer
 from .feed_forward import FeedForward
 from .fusion import OutputFusion, SublayerOutput
+from .hyper_connections import HyperConnectedLayer
 from .mixer import Mixer
 from .norm import AddNorm, Norm
 from .scaled_layer import ScaledLayer
 from .shared_block import CallingLayer
 from .state import InferState
-from .streams import StreamLayer
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,8 @@ Layer = (
     TransformerLayer
     | SkipLayer
     | ScaledLayer
-    | StreamLayer
+    | AltUpLayer
+    | HyperConnectedLayer
     | CallingLayer
     | MixerLayer
     | FeedForwardLayer

@@ -7,6 +7,7 @@ from .adapted_embedding import AdaptedEmbedding, EmbeddingChange
 from .adapted_experts import ExpertChange, ExpertSite, ExpertTables
 from .adapted_norm import NewNorm, ReplacedNorm
 from .adapter_memory import AdapterMemory, AdapterRoom, HostFactors, HostSite
+from .altup import AltUpEndWeights, AltUpWeights, load_altup, load_altup_end
 from .attention import AttentionWeights, load_attention
 from .blocks import RowBlock
 from .checkpoint import Checkpoint, Matrices, NormWeights
@@ -17,6 +18,7 @@ from .experts import ExpertShard, shared_experts, stack
 from .feed_forward import DenseWeights, load_dense
 from .gated_delta import GatedDeltaWeights, load_gated_delta
 from .gated_lru import GatedLruWeights, load_gated_lru
+from .hyper_connections import HyperConnectionWeights, load_hyper_connection
 from .image_low_rank import ImageMatrices, ImageTokens
 from .indexer import IndexerWeights, load_indexer
 from .kimi_delta import KimiDeltaWeights, load_kimi_delta
@@ -35,7 +37,6 @@ from .shared_block import CallLinear, CallWeights, SharedBlockWeights, as_called
 from .short_conv import ShortConvWeights, load_short_conv
 from .sites import Site
 from .split import HeadSplit, VocabularyShard, even_span, padded_rows, vocabulary_shard
-from .streams import StreamEndWeights, StreamWeights, load_stream_end, load_streams
 from .w8a8 import W8A8Linear
 
 __all__ = [
@@ -47,6 +48,8 @@ __all__ = [
     "AdapterMemory",
     "AdapterRoom",
     "Adapting",
+    "AltUpEndWeights",
+    "AltUpWeights",
     "AttentionWeights",
     "CallLinear",
     "CallWeights",
@@ -66,6 +69,7 @@ __all__ = [
     "HeadSplit",
     "HostFactors",
     "HostSite",
+    "HyperConnectionWeights",
     "ImageMatrices",
     "ImageTokens",
     "IndexerWeights",
@@ -96,8 +100,6 @@ __all__ = [
     "SitePages",
     "Split",
     "StepAdapters",
-    "StreamEndWeights",
-    "StreamWeights",
     "VocabularyShard",
     "W8A8Linear",
     "activate",
@@ -108,6 +110,8 @@ __all__ = [
     "each_alone",
     "even_span",
     "in_blocks",
+    "load_altup",
+    "load_altup_end",
     "load_attention",
     "load_call",
     "load_class_head",
@@ -116,6 +120,7 @@ __all__ = [
     "load_gated_delta",
     "load_gated_lru",
     "load_head",
+    "load_hyper_connection",
     "load_indexer",
     "load_kimi_delta",
     "load_kv_scales",
@@ -129,8 +134,6 @@ __all__ = [
     "load_quantised_head",
     "load_shared_block",
     "load_short_conv",
-    "load_stream_end",
-    "load_streams",
     "low_rank_pages",
     "padded_rows",
     "reader_of",

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...config.spec import NormSpec, StreamsSpec
+from ...config.spec import NormSpec
+from ...config.streams import AltUpSpec
 from .checkpoint import Checkpoint, NormWeights
 from .linear import Linear
 from .per_layer import whole
 
 
 @dataclass(frozen=True)
-class StreamEndWeights:
+class AltUpEndWeights:
     """What makes one stream of the embedding, or its part of the last hidden state."""
 
     matrix: Linear
@@ -22,7 +23,7 @@ class StreamEndWeights:
 
 
 @dataclass(frozen=True)
-class StreamWeights:
+class AltUpWeights:
     """What one layer does with its streams, and beside attention."""
 
     router: Tensor
@@ -43,16 +44,16 @@ class StreamWeights:
     """[hidden]"""
 
 
-def load_stream_end(checkpoint: Checkpoint, spec: StreamsSpec, name: str) -> list[StreamEndWeights]:
+def load_altup_end(checkpoint: Checkpoint, spec: AltUpSpec, name: str) -> list[AltUpEndWeights]:
     """Reads what stands before the first layer or after the last one, for each stream but the first. Raises
     ModelFilesError.
     """
     hidden = checkpoint.spec.hidden_size
     names = (checkpoint.outside(name.format(index)) for index in range(spec.count - 1))
-    return [StreamEndWeights(whole(checkpoint, each, hidden, hidden)) for each in names]
+    return [AltUpEndWeights(whole(checkpoint, each, hidden, hidden)) for each in names]
 
 
-def load_streams(checkpoint: Checkpoint, layer: int, spec: StreamsSpec, norm: NormSpec) -> StreamWeights:
+def load_altup(checkpoint: Checkpoint, layer: int, spec: AltUpSpec, norm: NormSpec) -> AltUpWeights:
     """Reads a layer. Raises ModelFilesError."""
     names, source, hidden, count = checkpoint.names, checkpoint.source, checkpoint.spec.hidden_size, spec.count
 
@@ -61,7 +62,7 @@ def load_streams(checkpoint: Checkpoint, layer: int, spec: StreamsSpec, norm: No
 
     router_norm = checkpoint.norm(inside(names.stream_router_norm), norm, hidden)
     scale = source.read(inside(names.stream_scale), (hidden,)) if spec.scaled else None
-    return StreamWeights(
+    return AltUpWeights(
         source.read(f"{inside(names.stream_router)}.weight", (count, hidden)),
         NormWeights(router_norm.weight / hidden, None),
         source.read(f"{inside(names.stream_prediction)}.weight", (count * count, count), dtype=torch.float32),
