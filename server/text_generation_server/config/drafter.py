@@ -121,6 +121,12 @@ def _read(folder: Path, target: AnyModelConfig, kind: DrafterKind | None, of: Pa
     if kind == "draft_model" and _is_whole(config):
         return read_draft_model(folder, target, of, FLAG)
     if is_mtp(config, target):
+        if of is not None and folder.resolve() != of.resolve():
+            raise ConfigurationError(
+                f"{config.source} is that of another {target.architecture} than the model: layers that guess further "
+                f"tokens do so for their own model: let {FLAG} name the model itself, or leave it out with the method "
+                "mtp"
+            )
         return read_mtp(config, target)
     if MEDUSA in config:
         return read_medusa(config, target.decoder)

@@ -109,19 +109,13 @@ def read_mtp(config: JsonObject, target: Target) -> MtpConfig:
     names = _LAYOUTS[target.architecture]
     text = config.child("text_config") if "text_config" in config else config
     if not text.integer(names.key, default=names.usual, minimum=0):
+        fault = "0" if names.usual else "0 or missing"
         raise ConfigurationError(
-            f"{text.source}: `{names.key}` is 0 or missing, so the model has no layers that guess further tokens: "
+            f"{text.source}: `{names.key}` is {fault}, so the model has no layers that guess further tokens: "
             "let `model` of --speculative-config name a drafter, or take the method ngram, which needs none"
         )
     if text.boolean("mtp_use_dedicated_embeddings", default=False):
         raise text.error("mtp_use_dedicated_embeddings", "false: such layers read the embeddings of the model")
     count = len(target.decoder.layers)
-    of_model = {"hidden_size": target.decoder.hidden_size, "num_hidden_layers": count}
-    for key, wanted in of_model.items():
-        if (said := text.integer(key)) != wanted:
-            raise ConfigurationError(
-                f"{text.source}: `{key}` is {said}, and that of the model {wanted}: layers that guess further tokens "
-                "do so for their own model: let `model` of --speculative-config name the model itself"
-            )
     layer = names.layer.format(count)
     return MtpConfig(config.source, names, layer, layer if names.around is None else names.around, (count,))

@@ -12,6 +12,7 @@ from ..config.mtp import MtpConfig
 from ..config.spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, LayerSpec, NormSpec
 from ..distributed import TensorParallelGroup
 from ..drafters import Drafter, DraftModel, ModelEnds, MtpDrafter, MtpLayer, load_drafter
+from ..errors import ModelFilesError
 from ..layers.infer import AddNorm, Norm, Taps
 from ..layers.weights import Checkpoint, Dense
 from ..weights import SafetensorsSource, WeightSource
@@ -83,6 +84,12 @@ def _mtp(
     prefixes = config.names.prefixes if names.prefix is None else (names.prefix,)
     sub = replace(config, decoder=alone, names=replace(config.names, layer=mtp.layer, prefixes=prefixes))
     checkpoint = Checkpoint.of(source, alone, sub.names, group, config.schemes)
+    joined = f"{checkpoint.outside(mtp.around)}{names.joined}.weight"
+    if not source.has(joined):
+        raise ModelFilesError(
+            f"the files of the model hold no layers that guess further tokens (`{joined}`), though {mtp.source} has "
+            "them: let `method` of --speculative-config be another one, such as ngram"
+        )
     single = DecoderBuilder(sub, group, source, device).build_layer()
 
     def own_norm(name: str, spec: NormSpec = norm) -> Norm:
@@ -92,7 +99,7 @@ def _mtp(
     own = MtpLayer(
         own_norm(names.embedded_norm),
         own_norm(names.hidden_norm),
-        Dense(source.read(f"{checkpoint.outside(mtp.around)}{names.joined}.weight", (hidden, 2 * hidden))),
+        Dense(source.read(joined, (hidden, 2 * hidden))),
         single.layer,
         AddNorm(group, own_norm(names.last_norm), single.output_norm, decoder.residual_scale),
         single.caches,
