@@ -33,7 +33,7 @@ from ..runtime.register import register
 from ..runtime.shapes import shapes_error
 from ..runtime.triton import tl, triton
 from .adapter_tiles import TILE_TOKENS
-from .rank_pages import OUTPUT_BLOCK, RANK_UNITS, check_tables
+from .rank_pages import OUTPUT_BLOCK, RANK_UNITS, check_tables, each_matmul
 
 _MOST_TOKENS = 32
 """Tokens of a thread block: from 64 on, the compiler would take other matrix instructions for tall tiles than for
@@ -286,11 +286,11 @@ def lora_expand_torch(
     page, tile = work.long().unbind(1)
     of_page = b[page.clamp(min=0)].float().transpose(1, 2)
     summed = v.sum(0)
-    of_items = summed[:, 0] @ of_page
+    of_items = each_matmul(summed[:, 0], of_page)
     if part_of_block is not None:
         rows = part_of_block.repeat_interleave(OUTPUT_BLOCK)[:outputs]
         for part in range(1, parts):
-            of_items = torch.where(rows == part, summed[:, part] @ of_page, of_items)
+            of_items = torch.where(rows == part, each_matmul(summed[:, part], of_page), of_items)
     # What empty items have goes to one more tile, and what no token has to one more token.
     of_tiles = out.new_zeros(len(tiles) + 1, tile_tokens, outputs, dtype=torch.float32)
     of_tiles.index_add_(0, torch.where(tile < 0, len(tiles), tile), of_items)

@@ -31,7 +31,7 @@ from ..runtime.register import register
 from ..runtime.shapes import shapes_error
 from ..runtime.triton import tl, triton
 from .adapter_tiles import TILE_TOKENS
-from .rank_pages import RANK_UNITS, check_tables
+from .rank_pages import RANK_UNITS, check_tables, each_matmul
 
 _STEP = 128
 """Inputs of a 16-bit type in one step of the loop, of which splits have whole numbers."""
@@ -222,7 +222,7 @@ def lora_shrink_torch(
     members = torch.arange(tile_tokens, device=x.device)
     places = tiles.long()[tile, :1] + members
     rows = x[order.long()[places.clamp(max=len(order) - 1)]].float()
-    products = rows @ a[page].flatten(1, 2).float().transpose(1, 2)
+    products = each_matmul(rows, a[page].flatten(1, 2).float().transpose(1, 2))
     scaled = products.unflatten(2, (parts, RANK_UNITS)) * scale[page][:, None, :, None]
     v.zero_()
     v[0] = scaled.transpose(1, 2)

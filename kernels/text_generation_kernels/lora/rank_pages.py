@@ -29,6 +29,18 @@ LONGEST_RUN = 1024
 """See `run_of`."""
 
 
+def each_matmul(x: Tensor, weight: Tensor) -> Tensor:
+    """Returns `x @ weight`, [W, M, K] by [W, K, N] float32, with a GEMM for each of the W.
+
+    A batched one shares its work among threads by W, so that the bits of an item would depend on what else is in the
+    step.
+    """
+    out = x.new_empty(len(x), x.shape[1], weight.shape[2])
+    for each, its_weight, its_out in zip(x, weight, out, strict=True):
+        torch.mm(each, its_weight, out=its_out)
+    return out
+
+
 def part_of_blocks(ranges: Sequence[tuple[int, int, int]], outputs: int, device: torch.device) -> Tensor:
     """The part of each block of OUTPUT_BLOCK outputs, int32, from (first, end, part) of every range, in any order.
 

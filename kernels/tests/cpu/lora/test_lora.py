@@ -1,5 +1,7 @@
 """The operators in torch, which CPUs run: adapters of several ranks in one step, and what they refuse."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from kernel_support.adapters import Range, Site
@@ -37,14 +39,23 @@ def test_each_token_gets_what_its_own_adapter_adds(
     assert torch.equal(added, (base.float() + partials[1]).to(dtype))
 
 
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
 def test_neighbours_change_no_bits() -> None:
     torch.manual_seed(0)
-    site = Site.of(RANKS, QKV, 256, torch.float32, "cpu")
-    x = torch.randn(len(ADAPTERS), 256)
+    site = Site.of(RANKS, QKV, 1024, torch.float32, "cpu")
+    x = torch.randn(len(ADAPTERS), 1024)
     among = site.step(ADAPTERS).run(x, torch.empty(len(ADAPTERS), 160))
-    few = [2, 0, 6, 9]
-    alone = site.step([ADAPTERS[token] for token in few]).run(x[few], torch.empty(len(few), 160))
-    assert torch.equal(alone, among[few])
+    for few in ([2, 0, 6, 9], [2]):
+        alone = site.step([ADAPTERS[token] for token in few]).run(x[few], torch.empty(len(few), 160))
+        assert torch.equal(alone, among[few])
 
 
 def test_steps_of_the_base_alone() -> None:
