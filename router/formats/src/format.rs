@@ -180,6 +180,18 @@ pub(crate) struct Attribute {
     pub end: &'static str,
 }
 
+impl Attribute {
+    /// The word for values of these types, and what ends it.
+    pub(crate) fn written(self, types: Types) -> String {
+        let mut others = self.others.iter();
+        let word = match others.find(|(_, others)| types.has(*others)) {
+            Some((word, _)) if !types.has(Types::TEXT) => word,
+            _ => self.text,
+        };
+        format!("{word}{}", self.end)
+    }
+}
+
 /// The form of call ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ids {

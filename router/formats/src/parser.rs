@@ -114,6 +114,20 @@ enum Outcome {
     Broken,
 }
 
+/// How much a step of reading arguments used, or where and why reading stops.
+type Read = Result<usize, (usize, Outcome)>;
+
+/// Reads `text` step by step, until one stops.
+fn read_on(text: &str, mut step: impl FnMut(&str) -> Read) -> (usize, Outcome) {
+    let mut used = 0;
+    loop {
+        match step(&text[used..]) {
+            Ok(length) => used += length,
+            Err((length, outcome)) => return (used + length, outcome),
+        }
+    }
+}
+
 impl Format {
     /// A parser for an answer to a prompt that ends with `prompt_tail`, which may have begun the reasoning. The whole
     /// prompt may be given.

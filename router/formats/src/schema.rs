@@ -89,6 +89,12 @@ pub(crate) fn property<'a>(root: &'a Value, key: &str) -> Option<&'a Value> {
     resolve(root, root, 0).get("properties")?.get(key)
 }
 
+/// Whether an object of this schema must have a member of this name.
+pub(crate) fn requires(object: &Value, key: &str) -> bool {
+    let required = object.get("required").and_then(Value::as_array);
+    required.is_some_and(|keys| keys.iter().any(|required| required == key))
+}
+
 /// A step into a value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Step<'a> {

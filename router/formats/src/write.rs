@@ -125,16 +125,7 @@ impl Parameters {
                     other => spaced(other),
                 };
                 let attribute = self.attribute.map_or(String::new(), |attribute| {
-                    let types = Types::of(value);
-                    let other = attribute
-                        .others
-                        .iter()
-                        .find(|(_, others)| types.has(*others));
-                    format!(
-                        "{}{}",
-                        other.map_or(attribute.text, |(word, _)| word),
-                        attribute.end
-                    )
+                    attribute.written(Types::of(value))
                 });
                 let Self {
                     open,

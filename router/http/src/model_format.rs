@@ -69,6 +69,8 @@ impl ParserChoice<String> {
 pub struct ModelFormat {
     /// The model's own; without calls where that is not known.
     pub(crate) own: Arc<Format>,
+    /// The same without reasoning that the model is not known to have, which a format has that was named.
+    pub(crate) known: Arc<Format>,
     /// For tools where the model's own way is not known.
     pub(crate) fallback: Arc<Format>,
     /// How reasoning is told apart, by name; then it comes apart where a request does not say.

@@ -45,18 +45,14 @@ impl<'l, 's, 'r> Elements<'l, 's, 'r> {
     fn members_at(&mut self, schema: &Value, depth: usize) -> String {
         let object = schema::resolve(schema, self.root, 0);
         let properties = object.get("properties").and_then(Value::as_object);
-        let required = object.get("required").and_then(Value::as_array);
         let members: Vec<String> = properties
             .into_iter()
             .flatten()
             .map(|(key, schema)| {
                 let element = self.element(key, schema, depth + 1);
-                let is_required =
-                    required.is_some_and(|keys| keys.iter().any(|required| required == key));
-                if is_required {
-                    element
-                } else {
-                    format!("{element}?")
+                match schema::requires(object, key) {
+                    true => element,
+                    false => format!("{element}?"),
                 }
             })
             .collect();

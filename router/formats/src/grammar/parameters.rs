@@ -22,7 +22,6 @@ impl Format {
     ) -> Result<String, FormatError> {
         let object = schema::resolve(root, root, 0);
         let properties = object.get("properties").and_then(Value::as_object);
-        let required = object.get("required").and_then(Value::as_array);
         let mut parts = Vec::new();
         for (key, schema) in properties.into_iter().flatten() {
             if lark.is_full() {
@@ -32,25 +31,17 @@ impl Format {
                 Some(grammar) if key == CUSTOM_INPUT => custom_value(lark, parameters, grammar),
                 _ => self.parameter(lark, parameters, tool, root, schema)?,
             };
-            let open = lark.literal(&format!("{}{}", parameters.separator, parameters.open));
-            let end = lark.literal(&parameters.key_end);
-            let name = lark.rule("argument", &format!("{open} {} {end} {value}", string(key)));
-            let is_required =
-                required.is_some_and(|keys| keys.iter().any(|required| required == key));
-            parts.push(if is_required {
-                name
-            } else {
-                format!("{name}?")
+            let element = argument(lark, parameters, &string(key), &value);
+            parts.push(match schema::requires(object, key) {
+                true => element,
+                false => format!("{element}?"),
             });
         }
         let open_ended = object.get("additionalProperties") != Some(&Value::Bool(false));
         if properties.is_none_or(serde_json::Map::is_empty) && open_ended {
-            let open = lark.literal(&format!("{}{}", parameters.separator, parameters.open));
-            let end = lark.literal(&parameters.key_end);
             let before = before_value(lark, parameters, Types::TEXT);
-            let value = lark.until(&parameters.close);
-            let any = format!("{open} /[A-Za-z0-9_.-]{{1,64}}/ {end} {before} {value}");
-            let any = lark.rule("argument", &any);
+            let value = format!("{before} {}", lark.until(&parameters.close));
+            let any = argument(lark, parameters, "/[A-Za-z0-9_.-]{1,64}/", &value);
             parts.push(format!("{any}*"));
         }
         Ok(parts.join(" "))
@@ -109,14 +100,24 @@ impl Format {
             return Ok(format!("{before} {value}"));
         }
         let value = lark.json(&schema::with_definitions(schema, root), tool.strict);
-        let close = lark.literal(&format!("{}{}", parameters.padding, parameters.close));
-        Ok(format!("{before} {value} {close}"))
+        Ok(format!("{before} {value} {}", close(lark, parameters)))
     }
+}
+
+/// The rule for an element with this key, and a value with what closes it.
+fn argument(lark: &mut Lark, parameters: &Parameters, key: &str, value: &str) -> String {
+    let open = lark.literal(&format!("{}{}", parameters.separator, parameters.open));
+    let end = lark.literal(&parameters.key_end);
+    lark.rule("argument", &format!("{open} {key} {end} {value}"))
+}
+
+/// What closes an element.
+fn close(lark: &Lark, parameters: &Parameters) -> String {
+    lark.literal(&format!("{}{}", parameters.padding, parameters.close))
 }
 
 /// One of these values, and what is around it.
 fn listed(lark: &mut Lark, parameters: &Parameters, values: &[Value]) -> String {
-    let close = lark.literal(&format!("{}{}", parameters.padding, parameters.close));
     let ways: Vec<String> = values
         .iter()
         .map(|value| {
@@ -129,7 +130,7 @@ fn listed(lark: &mut Lark, parameters: &Parameters, values: &[Value]) -> String 
         })
         .collect();
     let values = lark.rule("values", &ways.join(" | "));
-    format!("{values} {close}")
+    format!("{values} {}", close(lark, parameters))
 }
 
 /// A regex for this text or nothing.
@@ -146,15 +147,7 @@ fn before_value(lark: &Lark, parameters: &Parameters, types: Types) -> String {
     let Some(attribute) = parameters.attribute else {
         return padding;
     };
-    let other = attribute
-        .others
-        .iter()
-        .find(|(_, others)| types.has(*others));
-    let word = match other {
-        Some((word, _)) if !types.has(Types::TEXT) => word,
-        _ => attribute.text,
-    };
-    let word = lark.literal(&format!("{word}{}", attribute.end));
+    let word = lark.literal(&attribute.written(types));
     format!("{word} {padding}")
 }
 
@@ -162,6 +155,5 @@ fn before_value(lark: &Lark, parameters: &Parameters, types: Types) -> String {
 fn custom_value(lark: &mut Lark, parameters: &Parameters, grammar: &CustomGrammar) -> String {
     let before = before_value(lark, parameters, Types::TEXT);
     let value = lark.rule("input", &custom_text(grammar));
-    let close = lark.literal(&format!("{}{}", parameters.padding, parameters.close));
-    format!("{before} {value} {close}")
+    format!("{before} {value} {}", close(lark, parameters))
 }

@@ -65,7 +65,6 @@ impl<'l, 's, 'r> Values<'l, 's, 'r> {
             let comma = self.comma();
             return format!("( {member} ( {comma} {member} )* )?");
         };
-        let required = object.get("required").and_then(Value::as_array);
         let members: Vec<(String, bool)> = properties
             .iter()
             .map(|(key, schema)| {
@@ -75,9 +74,7 @@ impl<'l, 's, 'r> Values<'l, 's, 'r> {
                 let member = self
                     .lark
                     .rule("member", &format!("{name} {assign} {value}"));
-                let is_required =
-                    required.is_some_and(|keys| keys.iter().any(|required| required == key));
-                (member, is_required)
+                (member, schema::requires(object, key))
             })
             .collect();
         self.sequence(&members)

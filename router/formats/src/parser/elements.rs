@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::Outcome;
 use super::parameters::is_null_so_far;
+use super::{Outcome, Read, read_on};
 use crate::format::{ITEM, Text};
 use crate::json::{escape, quote};
 use crate::schema::{self, Step, Types};
@@ -56,9 +56,6 @@ enum State {
     Waiting { types: Types, searched: usize },
 }
 
-/// How much is used, or where and why reading stops.
-type Read = Result<usize, (usize, Outcome)>;
-
 const MORE: Read = Err((0, Outcome::More));
 const BROKEN: Read = Err((0, Outcome::Broken));
 
@@ -75,20 +72,12 @@ impl ElementReader {
     }
 
     pub fn read(&mut self, text: &str, out: &mut String) -> (usize, Outcome) {
-        let mut used = 0;
-        loop {
-            let rest = &text[used..];
-            let step = match self.state {
-                State::Between => self.between(rest, out),
-                State::First(types) => self.first(rest, types, out),
-                State::Text => self.text(rest, out),
-                State::Waiting { types, searched } => self.waiting(rest, types, searched, out),
-            };
-            match step {
-                Ok(length) => used += length,
-                Err((length, outcome)) => return (used + length, outcome),
-            }
-        }
+        read_on(text, |rest| match self.state {
+            State::Between => self.between(rest, out),
+            State::First(types) => self.first(rest, types, out),
+            State::Text => self.text(rest, out),
+            State::Waiting { types, searched } => self.waiting(rest, types, searched, out),
+        })
     }
 
     /// The tag that ends the innermost element, or the call.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Outcome;
+use super::{Outcome, Read, read_on};
 use crate::format::{Attribute, Parameters, Text};
 use crate::json::{escape, quote};
 use crate::schema::{self, Types};
@@ -56,25 +56,17 @@ impl ParameterReader {
     }
 
     pub fn read(&mut self, text: &str, out: &mut String) -> (usize, Outcome) {
-        let mut used = 0;
-        loop {
-            let rest = &text[used..];
-            let step = match self.state {
-                State::Between => self.between(rest, out),
-                State::Key => self.key(rest, out),
-                State::Text { first } => self.text(rest, first, out),
-                State::Cdata => self.cdata(rest, out),
-                State::Closing => self.closing(rest),
-                State::Waiting { types, searched } => self.waiting(rest, types, searched, out),
-            };
-            match step {
-                Ok(length) => used += length,
-                Err((length, outcome)) => return (used + length, outcome),
-            }
-        }
+        read_on(text, |rest| match self.state {
+            State::Between => self.between(rest, out),
+            State::Key => self.key(rest, out),
+            State::Text { first } => self.text(rest, first, out),
+            State::Cdata => self.cdata(rest, out),
+            State::Closing => self.closing(rest),
+            State::Waiting { types, searched } => self.waiting(rest, types, searched, out),
+        })
     }
 
-    fn between(&mut self, text: &str, out: &mut String) -> Result<usize, (usize, Outcome)> {
+    fn between(&mut self, text: &str, out: &mut String) -> Read {
         let open = starts_with(text, &self.parameters.open);
         let close = starts_with(text, &self.close);
         match (open, close) {
@@ -91,7 +83,7 @@ impl ParameterReader {
         }
     }
 
-    fn key(&mut self, text: &str, out: &mut String) -> Result<usize, (usize, Outcome)> {
+    fn key(&mut self, text: &str, out: &mut String) -> Read {
         let word = self
             .parameters
             .key_end
@@ -132,12 +124,7 @@ impl ParameterReader {
         Ok(used)
     }
 
-    fn text(
-        &mut self,
-        text: &str,
-        first: bool,
-        out: &mut String,
-    ) -> Result<usize, (usize, Outcome)> {
+    fn text(&mut self, text: &str, first: bool, out: &mut String) -> Read {
         let padding = self.parameters.padding;
         if first {
             if text.is_empty() {
@@ -178,7 +165,7 @@ impl ParameterReader {
         }
     }
 
-    fn cdata(&mut self, text: &str, out: &mut String) -> Result<usize, (usize, Outcome)> {
+    fn cdata(&mut self, text: &str, out: &mut String) -> Read {
         match find(text, CDATA[1]) {
             Ok(at) => {
                 escape(&text[..at], out);
@@ -193,7 +180,7 @@ impl ParameterReader {
         }
     }
 
-    fn closing(&mut self, text: &str) -> Result<usize, (usize, Outcome)> {
+    fn closing(&mut self, text: &str) -> Read {
         match starts_with(text, &self.parameters.close) {
             Match::Full(length) => {
                 self.state = State::Between;
@@ -204,13 +191,7 @@ impl ParameterReader {
         }
     }
 
-    fn waiting(
-        &mut self,
-        text: &str,
-        types: Types,
-        searched: usize,
-        out: &mut String,
-    ) -> Result<usize, (usize, Outcome)> {
+    fn waiting(&mut self, text: &str, types: Types, searched: usize, out: &mut String) -> Read {
         if types.is_text_or_null() && !is_null_so_far(text, &self.parameters.close) {
             out.push('"');
             self.state = State::Text { first: true };

@@ -35,22 +35,20 @@ impl Reads {
         let calls = wishes.wanted();
         let tools = std::mem::take(&mut wishes.tools);
         let own = !calls || format.knows_tools();
-        let named = if own { &format.own } else { &format.fallback };
+        let (named, known) = match own {
+            true => (&format.own, &format.known),
+            false => (&format.fallback, &format.fallback),
+        };
         let read = match (separate, named.has_reasoning()) {
             (true, false) => Arc::new(named.with_reasoning(USUAL_REASONING)?),
             _ => named.clone(),
-        };
-        // A format that was named may have reasoning that the model has not.
-        let known = match format.reasoning {
-            Some(_) => named.clone(),
-            None => Arc::new(named.without_reasoning()),
         };
         if !calls && !read.has_reasoning() {
             return None;
         }
         Some(Self {
             keeps_special_tokens: own && read.keeps_special_tokens(),
-            known,
+            known: known.clone(),
             choice: wishes.choice.clone(),
             special_tokens: format.special_tokens.clone(),
             format: read,

@@ -45,8 +45,14 @@ impl ModelFormat {
             .as_deref()
             .and_then(|name| fallback.with_reasoning(name));
         let fallback = thinking.unwrap_or(fallback);
+        let own = Arc::new(own);
+        let known = match name {
+            Some(_) => own.clone(),
+            None => Arc::new(own.without_reasoning()),
+        };
         Ok(Self {
-            own: Arc::new(own),
+            own,
+            known,
             fallback: Arc::new(fallback),
             reasoning: name,
             special_tokens: Arc::new(special_tokens),

@@ -25,7 +25,11 @@ impl Files<'_> {
             after: "</img>",
             around: ("Picture {}:", "\n"),
             filter: Filter::Bicubic,
-            geometry: self.square(&visual["image_size"], "image_size", rows)?,
+            geometry: square(
+                self.of_config(&visual["image_size"], "image_size")?,
+                "image_size",
+                rows,
+            )?,
             several: None,
         })
     }
@@ -42,21 +46,20 @@ impl Files<'_> {
             after: "<s>",
             around: ("", ""),
             filter: Filter::Bicubic,
-            geometry: self.square(&self.config["img_size"], "img_size", across * across)?,
+            geometry: square(side, "img_size", across * across)?,
             several: None,
         })
     }
+}
 
-    /// A square with the side that `value` of `config.json` says.
-    fn square(&self, value: &Value, key: &'static str, rows: u32) -> Result<Geometry, SpecError> {
-        let side = self.of_config(value, key)?;
-        if side > MOST_SIDE {
-            return Err(SpecError::Key { file: CONFIG, key });
-        }
-        let size = Size {
-            height: side,
-            width: side,
-        };
-        Ok(Geometry::Fixed { size, rows })
+/// A square with this side, which `config.json` has under `key`.
+fn square(side: u32, key: &'static str, rows: u32) -> Result<Geometry, SpecError> {
+    if side > MOST_SIDE {
+        return Err(SpecError::Key { file: CONFIG, key });
     }
+    let size = Size {
+        height: side,
+        width: side,
+    };
+    Ok(Geometry::Fixed { size, rows })
 }
