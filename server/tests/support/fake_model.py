@@ -32,6 +32,7 @@ class FakeModel:
     encoder: Encoder | None = None
     adapters: ModelAdapters | None = None
     drafter: Drafter | None = None
+    is_captured = True
     classes = 0
     dtype = torch.float32
     device = torch.device("cpu")

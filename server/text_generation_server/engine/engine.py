@@ -7,6 +7,7 @@ alone.
 
 import gc
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -70,7 +71,7 @@ class Engine:
         self._eos_token_ids = frozenset(eos_token_ids)
         self._attention_impl = attention_impl
         self._watermark = watermark
-        self._options = options
+        self._options = options if model.is_captured else replace(options, cuda_graphs=())
         self._kv_cache_dtype = kv_cache_dtype
         self._adapters = AdapterStore(model.adapters, options.hub)
         self._runner: StepRunner | None = None

@@ -49,6 +49,8 @@ class CausalLM(Protocol):
     """Reads adapters for requests; None: requests of this model can have none."""
     drafter: Drafter | None = None
     """Drafts tokens for speculation; None: there is none."""
+    is_captured: bool = True
+    """Whether CUDA graphs can hold its steps."""
 
     def reserve_positions(self, count: int) -> None:
         """Extends the tables to requests of at most `count` tokens. Call it before the first `forward`, and before

@@ -1,6 +1,7 @@
 """Dry run of a class's forward pass on the meta device, where nothing is computed.
 
-Code that needs the value of a tensor on the host fails there, so a model that passes can be captured in a CUDA graph.
+Code that needs the value of a tensor on the host fails there. A model that passes, and makes no tensor of numbers on
+the host either, can be captured in a CUDA graph.
 """
 
 # Switches of the library have names with an underscore.
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
@@ -60,6 +62,8 @@ class DryRun:
     """Gated feed-forward networks."""
     rotated_by_attention: bool
     """Whether attention can apply the rotary embedding."""
+    copies_numbers: bool
+    """Whether a step copies numbers from the host to the device, which a CUDA graph cannot."""
 
 
 def dry_run(model: PreTrainedModel) -> DryRun:
@@ -82,7 +86,7 @@ def dry_run(model: PreTrainedModel) -> DryRun:
         )
     rotated = can_be_postponed(model, copied, list(recorder.calls), lambda: recorder.forward(path))
     calls, experts = tuple(recorder.calls.values()), tuple(recorder.experts)
-    return DryRun(calls, experts, recorder.linears(), recorder.networks(), rotated)
+    return DryRun(calls, experts, recorder.linears(), recorder.networks(), rotated, recorder.copies_numbers)
 
 
 @contextmanager
@@ -120,6 +124,7 @@ class Recorder:
         self._masks: dict[str, Mask] = {}
         self.calls: dict[str, AttentionCall] = {}
         self.experts: list[str] = []
+        self.copies_numbers = False
         self._called: list[str] = []
         self._reads: list[tuple[str, Tensor, int]] = []
         """Each module, its input, and the input's version. The tensors stay alive, so that no two have one identity."""
@@ -146,8 +151,9 @@ class Recorder:
         handles = [
             module.register_forward_pre_hook(self._reading(name)) for name, module in self._model.named_modules()
         ]
-        with _Watch(self.model_name):
+        with _Watch(self.model_name), _Copies() as copies:
             self.forward(path)
+        self.copies_numbers = copies.found
         for handle in handles:
             handle.remove()
 
@@ -279,3 +285,17 @@ class _Watch(TorchDispatchMode):
         if name == "arange" and result.numel() == _TOKENS:
             raise unsupported(self._name, "it counts the tokens of a step, which are of many requests")
         return result
+
+
+class _Copies(TorchFunctionMode):
+    """Notes whether tensors on the device are made of numbers on the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.tensor, torch.as_tensor) and kwargs.get("device") is not None:
+            self.found |= not isinstance(args[0], Tensor)
+        return func(*args, **kwargs)

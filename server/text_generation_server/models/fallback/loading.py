@@ -3,6 +3,7 @@
 # Switches of the library have names with an underscore.
 # pyright: reportPrivateUsage=false
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
@@ -45,6 +46,8 @@ from .norm import ServedNorm, recognise
 from .parallel import Sharding
 from .rotation import Rotation, redirect
 from .skeleton import decoder_name
+
+logger = logging.getLogger(__name__)
 
 
 def load_fallback(
@@ -107,7 +110,15 @@ class _Builder:
         self._swap_norms()
         self._to_device()
         caches = self._serve(step)
-        return FallbackModel(model, path, step, caches, self._copies)
+        return FallbackModel(model, path, step, caches, self._copies, self._is_captured())
+
+    def _is_captured(self) -> bool:
+        if self._seen.copies_numbers:
+            logger.warning(
+                "%s copies numbers to the device in every step: CUDA graphs cannot hold its steps, which take longer",
+                type(self._model).__name__,
+            )
+        return not self._seen.copies_numbers
 
     def _serve(self, step: Step) -> list[CacheShape]:
         caches: list[CacheShape] = []

@@ -17,7 +17,13 @@ class FallbackModel(CausalLM):
     """See `CausalLM`; `loading.py` puts one together."""
 
     def __init__(
-        self, model: PreTrainedModel, path: str, step: Step, caches: Sequence[CacheShape], copies: PrefillCopies
+        self,
+        model: PreTrainedModel,
+        path: str,
+        step: Step,
+        caches: Sequence[CacheShape],
+        copies: PrefillCopies,
+        is_captured: bool,
     ) -> None:
         """`path`: where the decoder is."""
         settings = model.config.get_text_config()
@@ -38,6 +44,7 @@ class FallbackModel(CausalLM):
         self.bytes_per_position = 0
         self.copies = copies
         self.dense_macs = 0
+        self.is_captured = is_captured
 
     def reserve_positions(self, count: int) -> None:
         """See `CausalLM`: the class computes its rotary embedding in each step."""
