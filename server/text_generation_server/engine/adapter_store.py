@@ -16,6 +16,11 @@ from .memory import is_out_of_memory
 
 logger = logging.getLogger(__name__)
 
+WITHOUT_ADAPTERS = (
+    "its weights are random (--load-format dummy), have an adapter merged into them (--merge-adapter), or are computed "
+    "by code of transformers, tokens of its images pass matrices of their own, or it is a classifier"
+)
+"""Why requests of a model can have no adapters."""
 _MOST_ROW_BYTES = 8 << 30
 """Of whole embeddings and heads of all adapters on one rank."""
 
@@ -37,11 +42,7 @@ class AdapterStore:
         of the model are gone. None of them changes anything.
         """
         if self._model is None:
-            raise AdapterError(
-                f"adapter `{source.name}` cannot be served beside this model: its weights are random (--load-format "
-                "dummy), have an adapter merged into them (--merge-adapter), or are computed by code of transformers, "
-                "tokens of its images pass matrices of their own, or it is a classifier"
-            )
+            raise AdapterError(f"adapter `{source.name}` cannot be served beside this model: {WITHOUT_ADAPTERS}")
         try:
             with torch.inference_mode():
                 return self._load(self._model, source)
