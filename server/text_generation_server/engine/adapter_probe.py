@@ -9,7 +9,7 @@ from ..models.adapters import ModelAdapters
 from ..models.base import CausalLM
 from .adapter_copies import AdapterCopies
 from .adapter_plans import AdapterChecker, Resident
-from .adapter_store import AdapterStore
+from .adapter_store import WITHOUT_ADAPTERS, AdapterStore
 from .adapters import AdapterTables
 from .budget import gib
 from .memory import is_out_of_memory
@@ -17,6 +17,8 @@ from .requests import WarmupLimits
 
 _MOST_NUMBERS = 2**15 - 2
 """Adapters that the tables of a step tell apart."""
+_ADDS, _MULTIPLIES = 1, 2
+"""Numbers of nobody's adapters, for warm-up."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,10 @@ class AdapterProbe:
         if not asked.adapter_pages:
             return cls(store)
         if model.adapters is None:
-            raise InvalidRequest("`adapter_pages` must be 0: requests of this model can have no adapters")
+            raise InvalidRequest(
+                f"requests of this model can have no adapters: {WITHOUT_ADAPTERS}. Leave out --adapter-pages, "
+                "--lora-dir and --allow-adapter-loading (`adapter_pages` must be 0)"
+            )
         if asked.adapter_pages > _MOST_NUMBERS:
             raise InvalidRequest(f"`adapter_pages` must be at most {_MOST_NUMBERS}")
         adapters, later = store.all(), asked.adapters_later
@@ -61,8 +66,12 @@ class AdapterProbe:
 
     @property
     def numbers(self) -> list[int]:
-        """The adapters whose steps reach every kernel: none, and one, if there may be one."""
-        return [0] if self.pool is None else [0, 1]
+        """The adapters whose steps reach every kernel: none, one that adds to outputs, and one that multiplies them, as
+        far as there may be such adapters.
+        """
+        if self.pool is None:
+            return [0]
+        return [0, _ADDS, _MULTIPLIES] if self.pool.memory.room.rows else [0, _ADDS]
 
     @property
     def num_bytes(self) -> int:
@@ -70,12 +79,14 @@ class AdapterProbe:
         return 0 if self.pool is None else self.pool.memory.nbytes
 
     def checker(self) -> AdapterChecker:
-        """Makes a checker of plans. Number 1 is nobody's adapter on the most pages, until the checker is cleared."""
+        """Makes a checker of plans. Until it is cleared, `numbers` are nobody's adapters, on the most pages."""
         if (pool := self.pool) is None:
             return AdapterChecker()
         room = pool.memory.room
         checker = AdapterChecker(room.pages, self.store.get, pool.has_room)
-        checker.residents = {1: Resident(0, self.most_pages, bool(room.rows), ready=True)}
+        checker.residents = {
+            number: Resident(0, self.most_pages, number == _MULTIPLIES, ready=True) for number in self.numbers if number
+        }
         return checker
 
     def of_runner(self, checker: AdapterChecker) -> RunnerAdapters | None:
