@@ -21,6 +21,7 @@ from .attention.prefill_attention import prefill_attention
 from .attention.qkv_postprocess import qkv_postprocess
 from .attention.qkv_prologue import NO_PROLOGUE, QkvPrologue
 from .attention.requests import Chunks, Decodes
+from .attention.rotate_heads import rotate_heads
 from .attention.span_attention import span_attention
 from .attention.token_attention import token_attention
 from .attention.top_slots import top_slots
@@ -239,6 +240,7 @@ __all__ = [
     "replace_rows",
     "replaced_logits",
     "rms_norm",
+    "rotate_heads",
     "run_of",
     "scales_of_head",
     "selective_scan",

@@ -177,7 +177,7 @@ class VisionEncoder(Encoder):
         if self._spec.class_token:
             # It is nowhere, so nothing rotates it.
             of_views = [functional.pad(each, (0, 0, 1, 0)) for each in of_views]
-        of_pairs = torch.cat(of_views).to(device)[:, None]
+        of_pairs = torch.cat(of_views).to(device)
         return of_pairs.cos(), of_pairs.sin()
 
     @torch.inference_mode()

@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor
 
+from text_generation_kernels import rotate_heads
+
 from ....config.vision import BlockSpec
 from ...weights.checkpoint import NormWeights
 from ...weights.vision import BlockWeights
-from .functions import activated, affine, normalised
-from .positions import rotate
+from .functions import activated, affine, gated, normalised
 from .segments import Segments
 
 
@@ -19,7 +20,7 @@ class VisionBlock:
         self._weights = weights
 
     def forward(self, x: Tensor, segments: Segments, rope: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Turns [S, hidden] into the same. `rope` has cosine and sine, float32 [S, 1, head_dim / 2] each."""
+        """Turns [S, hidden] into the same. `rope` has cosine and sine, float32 [S, head_dim / 2] each."""
         spec, weights = self._spec, self._weights
         x = x + self._output(self._attention(normalised(x, spec.norm, weights.norms[0]), segments, rope), 0)
         return x + self._output(self._feed_forward(normalised(x, spec.norm, weights.norms[1])), 1)
@@ -39,7 +40,7 @@ class VisionBlock:
         if spec.value_norm:
             v = normalised(v, spec.qk_norm, None)
         if rope is not None:
-            qk = rotate(qk, *rope)
+            rotate_heads(qk, *rope)
         q, k = qk.chunk(2, dim=1)
         return affine(segments.attend(q, k, v, spec.softmax_scale).flatten(1), weights.out)
 
@@ -52,7 +53,5 @@ class VisionBlock:
     def _feed_forward(self, x: Tensor) -> Tensor:
         spec, weights = self._spec, self._weights
         inner = affine(x, weights.first)
-        if spec.gated:
-            gate, up = inner.chunk(2, dim=-1)
-            return affine(activated(gate, spec.activation) * up, weights.second)
-        return affine(activated(inner, spec.activation), weights.second)
+        act = gated if spec.gated else activated
+        return affine(act(inner, spec.activation), weights.second)

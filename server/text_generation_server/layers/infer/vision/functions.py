@@ -1,13 +1,18 @@
-"""Functions of vision towers. They are torch's: sizes of images are many, and nothing may be compiled after warm-up."""
+"""Functions of vision towers. None depends on how large an image is: nothing may be compiled after warm-up."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from text_generation_kernels import act_and_mul, rms_norm
+
 from ....config.spec import NormSpec
 from ....config.vision import VisionActivation
 from ...weights.checkpoint import NormWeights
 from ...weights.vision import Affine
+
+_FUSED = ("silu", "gelu", "gelu_tanh", "relu")
+"""Activations that our operator computes together with the product of gate and up."""
 
 
 def affine(x: Tensor, layer: Affine) -> Tensor:
@@ -36,6 +41,16 @@ def activated(x: Tensor, activation: VisionActivation) -> Tensor:
     return functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
+def gated(gate_up: Tensor, activation: VisionActivation) -> Tensor:
+    """Turns [S, 2 * n], gate first, into `activation(gate) * up`."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    if activation not in _FUSED:
+        return activated(gate, activation) * up
+    out = torch.empty_like(gate, memory_format=torch.contiguous_format)
+    act_and_mul(gate_up, activation, out)
+    return out
+
+
 def normalised(x: Tensor, spec: NormSpec | None, weights: NormWeights | None) -> Tensor:
     """Normalises over the last dimension; without a norm it returns `x`. A norm without a weight has no weights."""
     if spec is None:
@@ -43,6 +58,10 @@ def normalised(x: Tensor, spec: NormSpec | None, weights: NormWeights | None) ->
     if spec.kind == "layer":
         weight, bias = (None, None) if weights is None else (weights.weight, weights.bias)
         return functional.layer_norm(x, x.shape[-1:], weight, bias, spec.eps)
+    if weights is not None and x.dim() == 2:
+        out = torch.empty_like(x)
+        rms_norm(x, weights.weight, spec.eps, out)
+        return out
     if weights is not None and spec.wide:
         return (functional.rms_norm(x.float(), x.shape[-1:], eps=spec.eps) * weights.weight).to(x.dtype)
     # One kernel on a GPU, in float32 inside.

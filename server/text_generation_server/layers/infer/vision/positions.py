@@ -113,9 +113,3 @@ def _of_thirds(spec: VisionRopeSpec, head_dim: int, view: ViewOrder) -> Tensor:
     of_pairs = torch.zeros(view.count, head_dim // 2)
     of_pairs[:, third : 3 * third] = torch.cat([view.rows[:, None] * inverse, view.columns[:, None] * inverse], dim=1)
     return of_pairs
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates pairs i and i + head_dim / 2 of [S, heads, head_dim] by [S, 1, head_dim / 2], in float32."""
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)

@@ -4,11 +4,17 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ....config.vision import BlockSpec, TowerSpec
 from ..checkpoint import NormWeights
 from .reading import Reader
 from .records import Affine, BlockWeights, PatchWeights
+
+_ALIGNED = 64
+"""Inner sizes are padded to a multiple of this: GEMMs whose rows do not begin at multiples of 16 bytes, such as those
+of 3,420 elements in Qwen 2.5 VL, are three times slower. Every activation of zero is zero, and meets zeros.
+"""
 
 
 @dataclass(frozen=True)
@@ -54,22 +60,27 @@ class TowerReader(Reader):
         width = spec.heads * spec.head_dim
         norms = tuple(self.present(f"{inside}{name}", spec.norm, hidden) for name in names.norms)
         scales = tuple(self.source.read(f"{inside}{name}", (hidden,)) for name in names.scales) if spec.scaled else ()
+        first, second = self._feed_forward(inside, spec, hidden)
         return BlockWeights(
             norms=(norms[0], norms[1]),
             qkv=self._qkv(inside, tower),
             qk_norms=self._qk_norms(inside, tower, width),
             out=self.stacked([f"{inside}{names.out}"], hidden, width, spec.out_bias, spec.clipped),
-            first=self.stacked(
-                [f"{inside}{name}" for name in names.first],
-                spec.inner * (2 if spec.gated else 1),
-                hidden,
-                spec.ffn_bias,
-                spec.clipped,
-            ),
-            second=self.stacked([f"{inside}{names.second}"], hidden, spec.inner, spec.ffn_bias, spec.clipped),
+            first=first,
+            second=second,
             scales=(scales[0], scales[1]) if scales else None,
             output_norms=self._output_norms(inside, spec, hidden),
         )
+
+    def _feed_forward(self, inside: str, spec: BlockSpec, hidden: int) -> tuple[Affine, Affine]:
+        names, parts = [f"{inside}{name}" for name in self.names.first], 2 if spec.gated else 1
+        first = self.stacked(names, spec.inner * parts, hidden, spec.ffn_bias, spec.clipped)
+        second = self.stacked([f"{inside}{self.names.second}"], hidden, spec.inner, spec.ffn_bias, spec.clipped)
+        more = -spec.inner % _ALIGNED
+        if not more or spec.clipped:
+            return first, second
+        bias = None if first.bias is None else _padded(first.bias, parts, more)
+        return Affine(_padded(first.weight, parts, more), bias), Affine(pad(second.weight, (0, more)), second.bias)
 
     def _qkv(self, inside: str, tower: TowerSpec) -> Affine:
         """Reads queries, keys and values. Elements of a head that are rotated together move half a head apart."""
@@ -102,6 +113,12 @@ class TowerReader(Reader):
             return None
         first, second = (self.present(f"{inside}{name}", spec.norm, hidden) for name in self.names.output_norms)
         return first, second
+
+
+def _padded(stored: Tensor, parts: int, more: int) -> Tensor:
+    """Puts `more` zeros below each of so many parts of a matrix or vector."""
+    rows = (0, 0) * (stored.dim() - 1)
+    return torch.cat([pad(part, (*rows, 0, more)) for part in stored.chunk(parts)])
 
 
 def _halves_apart(tower: TowerSpec) -> Tensor | None:
