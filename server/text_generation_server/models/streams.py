@@ -15,6 +15,8 @@ from ..layers.infer import (
     LayerInput,
     Mixer,
     Norm,
+    StreamEnd,
+    StreamEnds,
 )
 from ..layers.weights import Checkpoint, load_altup, load_altup_end, load_hyper_connection, load_layer_input
 
@@ -61,8 +63,7 @@ def _hyper_connected(
         (norm(names.attention_norm, spec.attention_norm), norm(names.ffn_norm, spec.ffn_norm)),
         mixer,
         ffn,
-        end if index == 0 else None,
-        end if index == len(checkpoint.spec.layers) - 1 else None,
+        _ends(checkpoint, index, lambda _: end),
     )
 
 
@@ -92,8 +93,7 @@ def _altup(
         ffn,
         (before, mixed, before_ffn, after_ffn),
         layer_input(checkpoint, note, index, inputs),
-        _end(checkpoint, note, streams, names.streams_in) if index == 0 else None,
-        _end(checkpoint, note, streams, names.streams_out) if index == len(decoder.layers) - 1 else None,
+        _ends(checkpoint, index, lambda name: _end(checkpoint, note, streams, name)),
     )
 
 
@@ -102,6 +102,14 @@ def layer_input(checkpoint: Checkpoint, note: Note, index: int, spec: PerLayerSp
     weights = load_layer_input(checkpoint, index, spec.width, spec.norm)
     note(index, spec, weights)
     return LayerInput(index, spec, weights)
+
+
+def _ends(checkpoint: Checkpoint, index: int, read: Callable[[str], StreamEnd]) -> StreamEnds:
+    """`read` gets the name of an end's matrices."""
+    names, last = checkpoint.names, len(checkpoint.spec.layers) - 1
+    return StreamEnds(
+        read(names.streams_in) if index == 0 else None, read(names.streams_out) if index == last else None
+    )
 
 
 def _end(checkpoint: Checkpoint, note: Note, spec: AltUpSpec, name: str) -> AltUpEnd:

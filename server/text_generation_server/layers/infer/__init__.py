@@ -33,7 +33,7 @@ from .shortcut import ShortcutEnd, ShortcutStart
 from .sparse_step import Choice
 from .state import CacheShape, InferState, SharedChunks
 from .state_windows import Recurrence, StateWindows, accepted_runs
-from .streams import StreamEnd
+from .streams import StreamEnd, StreamEnds
 from .taps import Taps, add_norm
 from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, SkipLayer, TransformerLayer
 
@@ -94,6 +94,7 @@ __all__ = [
     "StateShape",
     "StateWindows",
     "StreamEnd",
+    "StreamEnds",
     "SublayerOutput",
     "Taps",
     "TransformerLayer",

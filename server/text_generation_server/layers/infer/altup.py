@@ -28,7 +28,7 @@ from .mixer import Mixer
 from .norm import Norm
 from .per_layer import LayerInput
 from .state import InferState
-from .streams import Carried, StreamEnd, of_tokens
+from .streams import Carried, StreamEnds, of_tokens
 
 _LEAST_SQUARE = 1e-5
 """By which a projected stream is divided at least, as a mean of squares."""
@@ -122,20 +122,16 @@ class AltUpLayer:
         ffn: FeedForward,
         norms: tuple[Norm, Norm, Norm, Norm],
         own_input: LayerInput,
-        first: StreamEnd | None,
-        last: StreamEnd | None,
+        ends: StreamEnds,
     ) -> None:
-        """`norms` are the input and output norm of the mixer, then of the network. `first` is there in the first layer,
-        which gets the embedding, and `last` in the last one, which returns one hidden state.
-        """
+        """`norms` are the input and output norm of the mixer, then of the network."""
         self._group = group
         self._streams = streams
         self.mixer = mixer
         self._ffn = ffn
         self._norms = norms
         self._own_input = own_input
-        self._first = first
-        self._last = last
+        self._ends = ends
 
     def forward(
         self,
@@ -144,10 +140,8 @@ class AltUpLayer:
         state: InferState,
         kept: Tensor | None = None,
     ) -> tuple[SublayerOutput, Tensor]:
-        """See `TransformerLayer.forward`. Both results are the streams, or what is made of them."""
-        if not isinstance(x, Tensor):
-            raise TypeError("a layer with several residual streams reads them whole")
-        streams = x if self._first is None else self._first.made(x, state)
+        """See `TransformerLayer.forward`."""
+        streams = self._ends.entered(x, state)
         active, carried = self._streams.read(streams, state)
         read = self._norms[0].read(active, active.new_empty(active.shape), self.mixer.wants)
         heads = self.mixer.forward(read, state)
@@ -157,8 +151,7 @@ class AltUpLayer:
         streams = self._streams.write(carried, self._computed(heads, read, active, state), state)
         added = self._own_input.of(self._streams.scaled(streams), state, kept)
         streams[:, 1:] += added[:, None]
-        out = streams if self._last is None else self._last.joined(streams, state)
-        return out, out
+        return self._ends.left(streams, state)
 
     def _computed(self, heads: Tensor, read: Activations, active: Tensor, state: InferState) -> Tensor:
         """Returns what the sublayers make of the active stream, [T, hidden], from what the heads read."""
@@ -181,4 +174,4 @@ class AltUpLayer:
         parts = self._streams, self.mixer.adapted(adapting), self._ffn.adapted(adapting)
         first, second, third, fourth = (norm.adapted(adapting) for norm in self._norms)
         norms = first, second, third, fourth
-        return AltUpLayer(self._group, *parts, norms, self._own_input, self._first, self._last)
+        return AltUpLayer(self._group, *parts, norms, self._own_input, self._ends)

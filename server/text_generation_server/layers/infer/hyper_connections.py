@@ -23,7 +23,7 @@ from .fusion import SublayerOutput
 from .mixer import Mixer
 from .norm import Norm
 from .state import InferState
-from .streams import Carried, Connection, StreamEnd, of_tokens
+from .streams import Carried, Connection, StreamEnds, of_tokens
 
 
 class HyperConnection:
@@ -94,19 +94,15 @@ class HyperConnectedLayer:
         norms: tuple[Norm, Norm],
         mixer: Mixer,
         ffn: FeedForward,
-        first: StreamEnd | None,
-        last: StreamEnd | None,
+        ends: StreamEnds,
     ) -> None:
-        """`connections` and `norms` are those of the mixer, then of the network. `first` is there in the first layer,
-        which gets the embedding, and `last` in the last one, which returns one hidden state.
-        """
+        """`connections` and `norms` are those of the mixer, then of the network."""
         self._group = group
         self._connections = connections
         self._norms = norms
         self.mixer = mixer
         self._ffn = ffn
-        self._first = first
-        self._last = last
+        self._ends = ends
 
     def forward(
         self,
@@ -115,11 +111,9 @@ class HyperConnectedLayer:
         state: InferState,
         kept: Tensor | None = None,
     ) -> tuple[SublayerOutput, Tensor]:
-        """See `TransformerLayer.forward`. Both results are the streams, or what is made of them."""
-        if not isinstance(x, Tensor):
-            raise TypeError("a layer with several residual streams reads them whole")
+        """See `TransformerLayer.forward`."""
         around_mixer, around_ffn = self._connections
-        streams = x if self._first is None else self._first.made(x, state)
+        streams = self._ends.entered(x, state)
         x, carried = around_mixer.read(streams, state)
         read = self._norms[0].read(x, torch.empty_like(x), self.mixer.wants)
         heads = self.mixer.forward(read, state)
@@ -129,8 +123,7 @@ class HyperConnectedLayer:
         x, carried = around_ffn.read(streams, state)
         read = self._norms[1].read(x, torch.empty_like(x), self._ffn.wants)
         streams = around_ffn.write(carried, self._summed(self._ffn.forward(read, state)), state)
-        out = streams if self._last is None else self._last.joined(streams, state)
-        return out, out
+        return self._ends.left(streams, state)
 
     def _summed(self, x: Tensor) -> Tensor:
         """All-reduces partial sums in place."""
@@ -141,5 +134,4 @@ class HyperConnectedLayer:
         """See `TransformerLayer.adapted`."""
         before_mixer, before_ffn = (norm.adapted(adapting) for norm in self._norms)
         parts = self.mixer.adapted(adapting), self._ffn.adapted(adapting)
-        ends = self._first, self._last
-        return HyperConnectedLayer(self._group, self._connections, (before_mixer, before_ffn), *parts, *ends)
+        return HyperConnectedLayer(self._group, self._connections, (before_mixer, before_ffn), *parts, self._ends)

@@ -5,10 +5,12 @@ sublayer (`hyper_connections.py`). Streams lie side by side, `[T, streams, hidde
 own behind them.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
+from .fusion import SublayerOutput
 from .state import InferState
 
 Carried = tuple[Tensor, ...]
@@ -37,6 +39,27 @@ class StreamEnd(Protocol):
     def joined(self, streams: Tensor, state: InferState) -> Tensor:
         """Makes one hidden state [T, hidden] of the streams."""
         ...
+
+
+@dataclass(frozen=True)
+class StreamEnds:
+    """What a layer has of the ends of the streams."""
+
+    first: StreamEnd | None
+    """In the first layer, which gets the embedding."""
+    last: StreamEnd | None
+    """In the last layer, which returns one hidden state."""
+
+    def entered(self, x: SublayerOutput, state: InferState) -> Tensor:
+        """Returns the streams of what the layer gets."""
+        if not isinstance(x, Tensor):
+            raise TypeError("a layer with several residual streams reads them whole")
+        return x if self.first is None else self.first.made(x, state)
+
+    def left(self, streams: Tensor, state: InferState) -> tuple[SublayerOutput, Tensor]:
+        """Returns output and residual stream of the layer, which are one: the streams, or what is made of them."""
+        out = streams if self.last is None else self.last.joined(streams, state)
+        return out, out
 
 
 def of_tokens(carried: Carried, kept: Tensor) -> Carried:
