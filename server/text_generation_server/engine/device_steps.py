@@ -1,7 +1,6 @@
 """What steps compute on the device, from forward passes to sampled tokens: as graphs capture it, and without one."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -130,7 +129,7 @@ class DeviceSteps:
         size = StepSize.of(plan, self.has_axes, seen_ends, contexts)
         packed = upload(pack(plan, size, self.table.padding_row), self.model.device)
         step = StepInput[Tensor].of(packed, size)
-        extents = replace(_extents(plan, contexts), own_matrices=own_matrices)
+        extents = _extents(plan, contexts, own_matrices)
         return step, partial(self.forward_chunks, step, extents, self._adapters_of(plan))
 
     def choose_rows(self, plan: CheckedPlan, rows: Tensor, hidden: Tensor) -> Choice:
@@ -224,5 +223,6 @@ class DeviceSteps:
         return adapters.tables.of(numbers)
 
 
-def _extents(plan: CheckedPlan, contexts: ContextPlan | None = None) -> Extents:
-    return Extents(plan.longest_decode, max(each.chunk.count for each in plan.chunks), plan.width, contexts)
+def _extents(plan: CheckedPlan, contexts: ContextPlan | None = None, own_matrices: bool = False) -> Extents:
+    longest = max(each.chunk.count for each in plan.chunks)
+    return Extents(plan.longest_decode, longest, plan.width, contexts, own_matrices)

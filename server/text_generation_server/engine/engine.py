@@ -18,6 +18,7 @@ from ..config.server import WatermarkConfig
 from ..distributed.group import TensorParallelGroup
 from ..errors import EngineFailed, InvalidRequest, NotReady, OutOfMemory
 from ..models.base import CausalLM
+from ..models.encoder import keeps_bits
 from .adapter_requests import AdapterLoaded, AdapterSource
 from .adapter_store import AdapterStore
 from .masks import no_masks
@@ -108,13 +109,10 @@ class Engine:
 
     @property
     def _media(self) -> MediaInfo | None:
-        """The encoder, where it is served. In deterministic mode attention treats each token as a decode, and tokens of
-        a span that attend to later ones have no such form. Nor have matrices of their own one arithmetic with those of
-        other steps.
-        """
+        """The encoder, where it is served."""
         encoder = self._model.encoder
         deterministic = self._options.deterministic
-        if encoder is None or (deterministic and (encoder.whole_spans or encoder.own_matrices)):
+        if encoder is None or (deterministic and not keeps_bits(encoder)):
             return None
         packs = encoder.packs and not deterministic
         spans = encoder.whole_spans, encoder.axes, packs, encoder.own_matrices

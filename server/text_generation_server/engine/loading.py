@@ -29,6 +29,7 @@ from ..config.speculation import check_speculation
 from ..distributed.group import init_group
 from ..errors import ConfigurationError, OutOfMemory
 from ..models.base import CausalLM
+from ..models.encoder import keeps_bits
 from ..models.registry import load_model
 from ..models.sizes import bytes_of_weights
 from .budget import gib
@@ -98,11 +99,7 @@ def build_engine(config: ServerConfig, folder: Path, drafter: Path | None = None
     stored = kv_cache or str(dtype).removeprefix("torch.")
     if model_config.has_media and model.encoder is None:
         logger.warning("of %s the model of text is served alone, without images and sound", model_config.architecture)
-    elif (
-        (encoder := model.encoder) is not None
-        and config.deterministic
-        and (encoder.whole_spans or encoder.own_matrices)
-    ):
+    elif (encoder := model.encoder) is not None and config.deterministic and not keeps_bits(encoder):
         logger.warning("with --deterministic, %s is served without images", model_config.architecture)
     logger.info("model loaded", extra={"seconds": round(time.perf_counter() - started, 3), "kv_cache_dtype": stored})
     return Engine(

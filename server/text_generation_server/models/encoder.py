@@ -66,3 +66,11 @@ class Encoder(Protocol):
         are computed; the state is of no use afterwards.
         """
         ...
+
+
+def keeps_bits(encoder: Encoder) -> bool:
+    """Whether its images can be served in deterministic mode. There, attention treats each token as a decode, and
+    tokens of a span that attend to later ones have no such form. Nor have matrices of their own one arithmetic with
+    those of other steps.
+    """
+    return not (encoder.whole_spans or encoder.own_matrices)
