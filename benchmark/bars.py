@@ -118,12 +118,13 @@ CASES = {
 
 
 @contextlib.contextmanager
-def served(folder: Path, flags: list[str], log: Path) -> Iterator[float]:
-    """A server of `folder` with random weights; gives the seconds from its start to its first token."""
+def served(folder: Path, flags: list[str], log: Path, max_total_tokens: int = 16384) -> Iterator[float]:
+    """A server of `folder`; gives the seconds from its start to its first token."""
     command = [
         "text-generation-launcher",
         *("--model-id", str(folder), "--port", str(PORT)),
-        *("--max-concurrent-requests", "1024", "--max-batch-size", "256", "--max-total-tokens", "16384"),
+        *("--max-concurrent-requests", "1024", "--max-batch-size", "256"),
+        *("--max-total-tokens", str(max_total_tokens)),
         *flags,
     ]
     print(" ".join(command), flush=True)
