@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import compact
-from bars import RESPONSE_FORMAT, URL, served
+from bars import RESPONSE_FORMAT, URL, metrics, served
 
 Body = dict[str, Any]
 LIKELY, UNLIKELY = "20", "21"
@@ -64,24 +64,7 @@ SETTINGS: list[Body] = [
     {"max_new_tokens": 7},
     {"do_sample": True, "temperature": 0.5, "top_p": 0.95, "repetition_penalty": 1.05, "frequency_penalty": 0.1},
 ]
-WORDS = [
-    "Once",
-    "upon",
-    "a",
-    "time",
-    "there",
-    "was",
-    "the",
-    "red",
-    "bird",
-    "who",
-    "met",
-    "king",
-    "and",
-    "3",
-    "4",
-    "rain",
-]
+WORDS = ["Once", "upon", "a", "time", "there", "was", "the", "red", "bird", "who", "met", "king", "and", "3", "rain"]
 
 
 @dataclass
@@ -93,12 +76,8 @@ class Table:
     def note(self, **row: Any) -> None:
         """Adds a row."""
         self.rows.append(row)
-        print(
-            "  ".join(
-                f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
-            ),
-            flush=True,
-        )
+        shown = {key: f"{value:.3f}" if isinstance(value, float) else value for key, value in row.items()}
+        print("  ".join(f"{key} {value}" for key, value in shown.items()), flush=True)
 
 
 def answer(route: str, body: Body) -> tuple[float, Body]:
@@ -211,9 +190,8 @@ def texts(asked: argparse.Namespace, flags: list[str], table: Table) -> None:
 
 def drafts() -> tuple[int, int]:
     """Drafts that the server has checked, and those that were right."""
-    with urllib.request.urlopen(f"{URL}/metrics", timeout=10) as reply:
-        lines = dict(line.rsplit(" ", 1) for line in reply.read().decode().splitlines() if line[:1].isalpha())
-    checked, right = (float(lines.get(f"tgi_speculation_{name}", 0)) for name in ("drafts", "accepted"))
+    found = metrics(("tgi_speculation",))
+    checked, right = (found.get(f"tgi_speculation_{name}", 0.0) for name in ("drafts", "accepted"))
     return int(checked), int(right)
 
 

@@ -13,24 +13,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from weights import matrices
 
 SCALE = 0.02
-
-
-def shapes(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
-    """Outputs and inputs of the matrices of a layer."""
-    hidden, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
-    head = config.get("head_dim", hidden // heads)
-    q, kv = heads * head, config["num_key_value_heads"] * head
-    return {
-        "self_attn.q_proj": (q, hidden),
-        "self_attn.k_proj": (kv, hidden),
-        "self_attn.v_proj": (kv, hidden),
-        "self_attn.o_proj": (hidden, q),
-        "mlp.gate_proj": (inner, hidden),
-        "mlp.up_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
-    }
 
 
 def tensors(config: dict[str, Any], modules: list[str], rank: int, seed: int) -> dict[str, Tensor]:
@@ -38,7 +23,7 @@ def tensors(config: dict[str, Any], modules: list[str], rank: int, seed: int) ->
     generator = torch.Generator().manual_seed(seed)
     made: dict[str, Tensor] = {}
     for layer in range(config["num_hidden_layers"]):
-        for name, (outputs, inputs) in shapes(config).items():
+        for name, (outputs, inputs) in matrices(config).items():
             if name.rpartition(".")[2] not in modules:
                 continue
             prefix = f"base_model.model.model.layers.{layer}.{name}"

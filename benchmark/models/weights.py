@@ -18,21 +18,29 @@ from safetensors.torch import save_file
 LAYERS_A_FILE = 8
 
 
-def tensors(config: dict[str, Any]) -> Iterator[dict[str, tuple[int, ...]]]:
-    """Names and shapes, file by file."""
+def matrices(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """Names of the matrices of a layer, with outputs and inputs."""
     hidden, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     head = config.get("head_dim", hidden // heads)
     q, kv = heads * head, config["num_key_value_heads"] * head
+    return {
+        "self_attn.q_proj": (q, hidden),
+        "self_attn.k_proj": (kv, hidden),
+        "self_attn.v_proj": (kv, hidden),
+        "self_attn.o_proj": (hidden, q),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }
+
+
+def tensors(config: dict[str, Any]) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Names and shapes, file by file."""
+    hidden = config["hidden_size"]
     layer = {
         "input_layernorm.weight": (hidden,),
-        "self_attn.q_proj.weight": (q, hidden),
-        "self_attn.k_proj.weight": (kv, hidden),
-        "self_attn.v_proj.weight": (kv, hidden),
-        "self_attn.o_proj.weight": (hidden, q),
         "post_attention_layernorm.weight": (hidden,),
-        "mlp.gate_proj.weight": (inner, hidden),
-        "mlp.up_proj.weight": (inner, hidden),
-        "mlp.down_proj.weight": (hidden, inner),
+        **{f"{name}.weight": shape for name, shape in matrices(config).items()},
     }
     vocabulary = (config["vocab_size"], hidden)
     yield {"model.embed_tokens.weight": vocabulary, "lm_head.weight": vocabulary, "model.norm.weight": (hidden,)}
