@@ -64,7 +64,7 @@ from .moe.moe_route import RouteOptions, moe_route
 from .moe.routing import Routing
 from .norm.act_and_mul import act_and_mul
 from .norm.activate import activate
-from .norm.activations import alone, sigmoid
+from .norm.activations import GATED, alone, sigmoid
 from .norm.add_layer_norm import add_layer_norm
 from .norm.add_rms_norm import add_rms_norm
 from .norm.gated_norm import gated_norm
@@ -106,6 +106,7 @@ from .speculation.window_tokens import window_tokens
 
 __all__ = [
     "EXCLUDED",
+    "GATED",
     "KERNEL_GROUPS",
     "KV_CODES",
     "LAST_TURN",

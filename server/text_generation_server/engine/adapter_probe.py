@@ -82,8 +82,7 @@ class AdapterProbe:
         """Makes a checker of plans. Until it is cleared, `numbers` are nobody's adapters, on the most pages."""
         if (pool := self.pool) is None:
             return AdapterChecker()
-        room = pool.memory.room
-        checker = AdapterChecker(room.pages, self.store.get, pool.has_room)
+        checker = AdapterChecker(pool.memory.room.pages, self.store.get, pool.has_room)
         checker.residents = {
             number: Resident(0, self.most_pages, number == _MULTIPLIES, ready=True) for number in self.numbers if number
         }

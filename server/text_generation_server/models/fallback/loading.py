@@ -110,15 +110,12 @@ class _Builder:
         self._swap_norms()
         self._to_device()
         caches = self._serve(step)
-        return FallbackModel(model, path, step, caches, self._copies, self._is_captured())
-
-    def _is_captured(self) -> bool:
         if self._seen.copies_numbers:
             logger.warning(
                 "%s copies numbers to the device in every step: CUDA graphs cannot hold its steps, which take longer",
-                type(self._model).__name__,
+                type(model).__name__,
             )
-        return not self._seen.copies_numbers
+        return FallbackModel(model, path, step, caches, self._copies, is_captured=not self._seen.copies_numbers)
 
     def _serve(self, step: Step) -> list[CacheShape]:
         caches: list[CacheShape] = []

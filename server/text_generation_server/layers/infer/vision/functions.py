@@ -4,15 +4,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from text_generation_kernels import act_and_mul, rms_norm
+from text_generation_kernels import GATED, act_and_mul, rms_norm
 
 from ....config.spec import NormSpec
 from ....config.vision import VisionActivation
 from ...weights.checkpoint import NormWeights
 from ...weights.vision import Affine
-
-_FUSED = ("silu", "gelu", "gelu_tanh", "relu")
-"""Activations that our operator computes together with the product of gate and up."""
 
 
 def affine(x: Tensor, layer: Affine) -> Tensor:
@@ -44,7 +41,7 @@ def activated(x: Tensor, activation: VisionActivation) -> Tensor:
 def gated(gate_up: Tensor, activation: VisionActivation) -> Tensor:
     """Turns [S, 2 * n], gate first, into `activation(gate) * up`."""
     gate, up = gate_up.chunk(2, dim=-1)
-    if activation not in _FUSED:
+    if activation not in GATED:
         return activated(gate, activation) * up
     out = torch.empty_like(gate, memory_format=torch.contiguous_format)
     act_and_mul(gate_up, activation, out)
