@@ -5,19 +5,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from kernel_support.variants import dry_run_variants, launched_variants, pretend_a_device
+from kernel_support.variants import launched_variants, pretend_a_device
 from support.adapters import write_base
+from support.dry_warm_up import dry_probe, warmed_up
 from support.loading import CPU, load
 
-from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.adapter_plans import Resident
 from text_generation_server.engine.adapter_probe import AdapterProbe
 from text_generation_server.engine.adapter_store import AdapterStore
 from text_generation_server.engine.dummy_steps import run_step
-from text_generation_server.engine.memory import memory_of
-from text_generation_server.engine.options import EngineOptions
-from text_generation_server.engine.probe import Probe
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
 
 ROWS, TOKENS = 20, 2048
@@ -35,13 +32,9 @@ def test_adapters_need_no_variant_that_warm_up_did_not_name(
     model.max_context_length = TOKENS
     group, asked = TensorParallelGroup(0, 1, CPU), WarmupLimits(TOKENS, ROWS, adapter_pages=4, adapters_later=True)
     adapters = AdapterProbe.of(model, AdapterStore(model.adapters), asked, group)
-    options = WatermarkConfig(), EngineOptions(), False, None, adapters
-    probe = Probe(model, group, memory_of(CPU), asked, 2, [1], *options)
-    probe._is_cuda = True
     pretend_a_device(monkeypatch)
-    runner = probe.build_runner(ServingLimits(TOKENS, TOKENS - 1, TOKENS + 100, ROWS))
-    with dry_run_variants() as named:
-        probe.run_every_kernel(runner)
+    probe = dry_probe(model, group, asked, adapters=adapters)
+    runner, named = warmed_up(probe, ServingLimits(TOKENS, TOKENS - 1, TOKENS + 100, ROWS))
     residents = runner.checker.adapters.residents
     runner.checker.adapters.residents = {**residents, SERVED: Resident(0, 1, by_output, ready=True)}
     padding = torch.full((ROWS,), runner.table.padding_row, dtype=torch.int64)

@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 import torch
 from kernel_support.choices import CARDS, pretend_card
-from kernel_support.variants import dry_run_variants, launched_variants, pretend_a_device
+from kernel_support.variants import launched_variants, pretend_a_device
 from support.dry_ranks import OneOfTwo
+from support.dry_warm_up import dry_probe, warmed_up
 from support.eagle import write_head
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from text_generation_server.config.drafter import FoundDrafter, read_drafter_config
 from text_generation_server.config.implementation import read_model_config
-from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
-from text_generation_server.engine.memory import memory_of
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.probe import Probe
 from text_generation_server.engine.requests import (
@@ -76,10 +75,7 @@ def probe_with_drafter(folder: Path, group: TensorParallelGroup, kind: str, **op
     found = FoundDrafter(head, read_drafter_config(head, config))
     model = load_model(folder, config, group, torch.bfloat16, CPU, "dummy", drafter=found)
     asked = WarmupLimits(LIMITS.max_batch_total_tokens // 2, LIMITS.max_batch_size)
-    how = EngineOptions(speculate=3, **options)
-    probe = Probe(model, group, memory_of(CPU), asked, 2, [1], WatermarkConfig(), how, alone=False)
-    probe._is_cuda = True
-    return probe
+    return dry_probe(model, group, asked, EngineOptions(speculate=3, **options))
 
 
 @pytest.mark.parametrize("kind", ["EAGLE-3", "Medusa", "MTP", "draft model"])
@@ -93,9 +89,7 @@ def test_kernels_come_in_an_order_that_they_allow(
     probe = probe_with_drafter(tmp_path, group, kind, deterministic=deterministic)
     pretend_card(monkeypatch, CARDS[0])
     pretend_a_device(monkeypatch)
-    runner = probe.build_runner(LIMITS)
-    with dry_run_variants() as variants:
-        probe.run_every_kernel(runner)
+    _, variants = warmed_up(probe, LIMITS)
     assert "choose_draft_kernel" in {name for name, _ in variants}
 
 
@@ -113,9 +107,7 @@ def test_serving_needs_no_variant_that_warm_up_did_not_name(
     probe = probe_with_drafter(tmp_path, TensorParallelGroup(0, 1, CPU), kind)
     pretend_card(monkeypatch, CARDS[0])
     pretend_a_device(monkeypatch)
-    runner = probe.build_runner(LIMITS)
-    with dry_run_variants() as named:
-        probe.run_every_kernel(runner)
+    _, named = warmed_up(probe, LIMITS)
     runner = probe.build_runner(LIMITS)
     rows = torch.full((LIMITS.max_batch_size,), runner.table.padding_row, dtype=torch.int64)
     with launched_variants() as needed:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from kernel_support.choices import CARDS, pretend_card
-from kernel_support.variants import dry_run_variants, pretend_a_device
+from kernel_support.variants import pretend_a_device
 from support.dry_ranks import OneOfTwo
+from support.dry_warm_up import dry_probe, warmed_up
 from support.fake_model import FakeModel
 from support.published import PUBLISHED
 from support.published_newer import NEWER
@@ -20,17 +21,13 @@ from triton import knobs
 
 import text_generation_kernels as kernels
 from text_generation_server.config.implementation import read_model_config
-from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
-from text_generation_server.engine.memory import memory_of
-from text_generation_server.engine.options import EngineOptions
-from text_generation_server.engine.probe import Probe
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
 from text_generation_server.errors import EngineFailed
-from text_generation_server.models.base import CausalLM
 from text_generation_server.models.registry import load_model
 
 CPU = torch.device("cpu")
+ASKED = WarmupLimits(64, 9)
 CASES = {
     name: case
     for cases in (PUBLISHED, NEWER, RECURRENT)
@@ -38,14 +35,6 @@ CASES = {
     # The file of Ling is made of that of transformers, whose class of GLM 5.3 is one with images.
     if (case.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and name != "Ling mini 2.0") or name == "GLM-5.3-Flash"
 }
-
-
-def probe_of(model: CausalLM, group: TensorParallelGroup) -> Probe:
-    """Takes the CPU for a device."""
-    asked = WarmupLimits(64, 9)
-    probe = Probe(model, group, memory_of(CPU), asked, 2, [1], WatermarkConfig(), EngineOptions(), alone=False)
-    probe._is_cuda = True
-    return probe
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -66,10 +55,7 @@ def test_kernels_of_every_family_come_in_an_order_that_they_allow(
     pretend_card(monkeypatch, CARDS[0])
     pretend_a_device(monkeypatch)
     for model, group in zip(models, groups, strict=True):
-        probe = probe_of(model, group)
-        runner = probe.build_runner(ServingLimits(256, 64, 128, 9))
-        with dry_run_variants() as variants:
-            probe.run_every_kernel(runner)
+        _, variants = warmed_up(dry_probe(model, group, ASKED), ServingLimits(256, 64, 128, 9))
         assert variants
 
 
@@ -93,7 +79,7 @@ def test_a_wrong_order_ends_the_start_with_both_kernels_the_operand_and_the_reme
     pretend_a_device(monkeypatch)
     # Nothing is compiled, as in `dry_run_variants`.
     monkeypatch.setattr(knobs.runtime, "jit_cache_hook", lambda **_: True)
-    probe = probe_of(Hasty(), TensorParallelGroup(0, 1, CPU))
+    probe = dry_probe(Hasty(), TensorParallelGroup(0, 1, CPU), ASKED)
     said = r"bf16_gemv reads `weight` .* rms_norm, .* `out`: .* start with --attention torch"
     with pytest.raises(EngineFailed, match=said):
         probe.compile_ahead()

@@ -5,18 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from kernel_support.variants import dry_run_variants, launched_variants, pretend_a_device
+from kernel_support.variants import launched_variants, pretend_a_device
+from support.dry_warm_up import dry_probe, warmed_up
 from support.families import model_of, write
 from support.loading import CPU, load
 from support.media import TOKEN, FakeEncoder, Image, Prompt
 from support.media_cases import MEDIA_CASES
 
-from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.media_requests import Encode, MediaInfo
-from text_generation_server.engine.memory import memory_of
-from text_generation_server.engine.options import EngineOptions
-from text_generation_server.engine.probe import Probe
 from text_generation_server.engine.requests import (
     Chunk,
     NextTokenChooserParameters,
@@ -60,13 +57,9 @@ def test_images_need_no_variant_that_warm_up_did_not_name(tmp_path: Path, monkey
     model = load(tmp_path, torch.bfloat16)
     model.encoder = FakeEncoder(32, levels=3, axes=True, dtype=torch.bfloat16)
     group, asked = TensorParallelGroup(0, 1, CPU), WarmupLimits(48, 4, media_rows=16, max_media_pixels=96)
-    options, media = EngineOptions(), MediaInfo(TOKEN, 3, axes=True)
-    probe = Probe(model, group, memory_of(CPU), asked, 2, [1], WatermarkConfig(), options, False, media)
-    probe._is_cuda = True
     pretend_a_device(monkeypatch)
-    runner = probe.build_runner(LIMITS)
-    with dry_run_variants() as named:
-        probe.run_every_kernel(runner)
+    probe = dry_probe(model, group, asked, media=MediaInfo(TOKEN, 3, axes=True))
+    runner, named = warmed_up(probe, LIMITS)
     with launched_variants() as needed:
         for images in (1, 2, 3):
             for length in (1, 2, 7):

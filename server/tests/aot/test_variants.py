@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from kernel_support.variants import Variants, dry_run_variants, launched_variants, pretend_a_device
+from support import dry_warm_up
 from support.dry_ranks import OneOfTwo
 from support.fake_model import FakeModel
 from torch import Tensor
@@ -23,13 +24,10 @@ from text_generation_server.config.recurrent import (
     MambaSpec,
     ShortConvSpec,
 )
-from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.config.spec import DenseSpec, NormSpec
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.dummy_steps import run_step
-from text_generation_server.engine.memory import memory_of
 from text_generation_server.engine.options import EngineOptions
-from text_generation_server.engine.probe import Probe
 from text_generation_server.engine.requests import (
     Chunk,
     NextTokenChooserParameters,
@@ -255,13 +253,8 @@ def warmed_up(
 ) -> tuple[StepRunner, Variants]:
     """What serves, and the variants that warm-up has named."""
     asked = WarmupLimits(limits.max_input_tokens, limits.max_batch_size)
-    options = EngineOptions(speculate=speculate)
-    probe = Probe(model, group, memory_of(model.device), asked, 2, [1], WatermarkConfig(), options, alone=False)
-    probe._is_cuda = True
-    runner = probe.build_runner(limits)
-    with dry_run_variants() as variants:
-        probe.run_every_kernel(runner)
-    return runner, variants
+    probe = dry_warm_up.dry_probe(model, group, asked, EngineOptions(speculate=speculate))
+    return dry_warm_up.warmed_up(probe, limits)
 
 
 def request(row: int, length: int, **parameters: Any) -> Request:
