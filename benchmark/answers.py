@@ -125,7 +125,7 @@ def first_ms(bodies: Iterable[Body]) -> float:
 
 def adapters(asked: argparse.Namespace, flags: list[str], table: Table) -> None:
     """Requests of the base, and of one to many adapters; first tokens; folders that nobody has read."""
-    names = sorted((each.name for each in asked.adapters.iterdir()), key=int)
+    names = sorted((each.name for each in asked.adapters.iterdir() if each.name != asked.larger), key=int)
     make = partial(completion, vocab_size=of_text(asked.folder)["vocab_size"])
     many = asked.streams
     flags = ["--lora-dir", str(asked.adapters), "--adapter-host-mib", "20000", *flags]
@@ -135,6 +135,10 @@ def adapters(asked: argparse.Namespace, flags: list[str], table: Table) -> None:
                 models = [names[i % distinct] if distinct else None for i in range(count)]
                 bodies = [make(i, length, **({"model": each} if each else {})) for i, each in enumerate(models)]
                 table.note(streams=count, length=length, adapters=distinct, ms_a_token=token_ms(bodies, asked.tokens))
+        if asked.larger:
+            at_once([make("larger", 16, model=asked.larger, max_tokens=4)], 1)
+            bodies = [make(i, asked.length, model=names[i % 8]) for i in range(many)]
+            table.note(streams=many, adapters=8, ms_a_token=token_ms(bodies, asked.tokens), beside=asked.larger)
         for adapter in (None, names[0]) * 2:
             model = {"model": adapter} if adapter else {}
             longest = [make(("first", time.time(), i), asked.longest, **model) for i in range(6)]
@@ -228,6 +232,7 @@ def main() -> None:
     of_adapters.add_argument("--length", type=int, default=2048)
     of_adapters.add_argument("--longest", type=int, default=8000)
     of_adapters.add_argument("--tokens", type=int, default=256)
+    of_adapters.add_argument("--larger", help="one of ADAPTERS with a larger rank, to load beside the others")
     of_windows.add_argument("--kinds", default=",".join(KINDS), help=f"of {', '.join(KINDS)}")
     of_windows.add_argument("--cases", default="1x512,8x2048,64x2048", help="streams x tokens of context")
     of_windows.add_argument("--tokens", type=int, default=192)

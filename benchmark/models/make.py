@@ -499,9 +499,9 @@ INT4_EXPERTS: dict[str, Any] = {
         "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
     ],
 }
+NVFP4: dict[str, Any] = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}
 NVFP4_EXPERTS: dict[str, Any] = {
-    "quant_method": "modelopt",
-    "quant_algo": "NVFP4",
+    **NVFP4,
     "ignore": [
         "lm_head",
         "*self_attn*",
@@ -520,7 +520,8 @@ QUANTISED: dict[str, dict[str, Any]] = {
     "AWQ-INT4": AWQ_INT4,
     "MXFP4": {"quant_method": "mxfp4"},
     "INT4": INT4_EXPERTS,
-    "NVFP4": NVFP4_EXPERTS,
+    "NVFP4": NVFP4,
+    "NVFP4-EXPERTS": NVFP4_EXPERTS,
 }
 """Endings of names, as the hub has them, and the `quantization_config` that they add."""
 QUANTISED_NAMES = {
@@ -528,14 +529,14 @@ QUANTISED_NAMES = {
         f"{shape}-{ending}": (shape, ending)
         for shape in ("Llama-3.1-8B", "Llama-3.1-70B")
         for ending in QUANTISED
-        if ending not in ("MXFP4", "INT4", "NVFP4")
+        if ending not in ("MXFP4", "INT4", "NVFP4-EXPERTS")
     },
     "Qwen3-30B-A3B-FP8": ("Qwen3-30B-A3B", "FP8-block"),
     "gpt-oss-20b-MXFP4": ("gpt-oss-20b", "MXFP4"),
     "gpt-oss-120b-MXFP4": ("gpt-oss-120b", "MXFP4"),
     "Kimi-K2.5-INT4": ("Kimi-K2.5", "INT4"),
-    "Qwen3-30B-A3B-NVFP4": ("Qwen3-30B-A3B", "NVFP4"),
-    "Nemotron-3-Super-120B-A12B-NVFP4": ("Nemotron-3-Super-120B-A12B", "NVFP4"),
+    "Qwen3-30B-A3B-NVFP4": ("Qwen3-30B-A3B", "NVFP4-EXPERTS"),
+    "Nemotron-3-Super-120B-A12B-NVFP4": ("Nemotron-3-Super-120B-A12B", "NVFP4-EXPERTS"),
 }
 """Names of quantised models: of which shape they are, and how they are quantised."""
 COMMON: dict[str, Any] = {"hidden_act": "silu", "torch_dtype": "bfloat16", "use_cache": True}

@@ -34,14 +34,18 @@ def assert_logits_are_equal(case: Case, reference: PreTrainedModel, model: Causa
     torch.testing.assert_close(logits, torch.cat(expected), atol=2e-4, rtol=2e-4)
 
 
-def assert_generations_are_equal(case: Case, reference: PreTrainedModel, engine: Engine) -> None:
-    """Greedy ids and their log-probabilities: alone, in a batch, in chunks, and after pauses."""
+def assert_generations_are_equal(case: Case, reference: PreTrainedModel, engine: Engine, rank: int = 0) -> None:
+    """Greedy ids and their log-probabilities: alone, in a batch, in chunks, and after pauses. Of several ranks all
+    generate, and the first compares: the others have no log-probabilities.
+    """
     together = generations(engine, 0, 1, 2, 3, 4, chunk=3, pause=0.1)
+    (alone,) = generations(engine, 4, chunk=64, pause=0.0)
+    if rank > 0:
+        return
     for each in together:
         logprobs = logits_of(case, reference, each.ids)[:-1].log_softmax(-1)
         first = len(each.prompt) - 1
         assert each.tokens == logprobs[first:].argmax(-1).tolist()
         expected = logprobs[torch.arange(len(logprobs)), each.ids[1:]].tolist()
         assert each.logprobs == pytest.approx(expected[first:], abs=1e-3)
-    (alone,) = generations(engine, 4, chunk=64, pause=0.0)
     assert alone.tokens == together[4].tokens

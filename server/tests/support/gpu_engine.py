@@ -61,8 +61,10 @@ def build(
     drafter: Path | None = None,
     kind: DrafterKind | None = None,
     kv_cache: QuantisedKvCache | None = None,
+    group: TensorParallelGroup | None = None,
     **options: Any,
 ) -> Engine:
+    """Alone, or as a rank of `group`."""
     # An engine that was warmed up is frozen for the garbage collector: the ones before give their memory back only now.
     gc.unfreeze()
     gc.collect()
@@ -70,14 +72,14 @@ def build(
     device = torch.device("cuda", torch.cuda.current_device())
     config = read_model_config(folder, impl)
     with torch.inference_mode():
-        group = TensorParallelGroup(0, 1, device)
         found = None if drafter is None else FoundDrafter(drafter, read_drafter_config(drafter, config, kind))
-        model = load_model(folder, config, group, dtype, device, "auto", kv_cache, merge_adapter, found)
+        shared = group or TensorParallelGroup(0, 1, device)
+        model = load_model(folder, config, shared, dtype, device, "auto", kv_cache, merge_adapter, found)
     if encoder is not None:
         model.encoder = encoder
     engine = Engine(
         model,
-        SingleGroup(),  # type: ignore[arg-type]
+        group or SingleGroup(),  # type: ignore[arg-type]
         config.eos_token_ids,
         "triton",
         WatermarkConfig(),

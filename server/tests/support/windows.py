@@ -68,11 +68,12 @@ class Reader:
         place = 0
         tops = {top.index: list(top.ids) for top in reply.top_tokens}
         for row, count in zip(reply.rows, reply.counts or [1] * len(reply.rows), strict=True):
-            entries = range(place, place + count)
-            self.ids.setdefault(row, []).extend(reply.ids[i] for i in entries)
-            self.logprobs.setdefault(row, []).extend(reply.logprobs[i] for i in entries)
-            self.tops.setdefault(row, []).extend(tops.get(i, []) for i in entries)
-            place += count
+            end = place + count
+            self.ids.setdefault(row, []).extend(reply.ids[place:end])
+            # The first rank alone has them.
+            self.logprobs.setdefault(row, []).extend(reply.logprobs[place:end])
+            self.tops.setdefault(row, []).extend(tops.get(i, []) for i in range(place, end))
+            place = end
         assert place == len(reply.ids)
 
 
