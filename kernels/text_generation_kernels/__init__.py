@@ -56,6 +56,7 @@ from .matmul.w8a8_split_k import w8a8_split_k, w8a8_splits
 from .matmul.weight_only_linear import weight_only_linear
 from .moe.adapted_experts import adapted_experts
 from .moe.expert_factors import ExpertFactors
+from .moe.expert_load import expert_load
 from .moe.expert_matrix import ExpertMatrix
 from .moe.expert_mlps import ExpertMlps
 from .moe.mixture import mixture
@@ -192,6 +193,7 @@ __all__ = [
     "draw",
     "embed",
     "empty_shrunk",
+    "expert_load",
     "fingerprint_compiler",
     "fits_one_shot",
     "fits_two_shots",

@@ -388,6 +388,11 @@ impl From<v1::StepReply> for StepReply {
             top_tokens: reply.top_tokens.into_iter().map(Into::into).collect(),
             prompt_scores: reply.prompt_scores.into_iter().map(Into::into).collect(),
             class_logits: reply.class_logits,
+            expert_loads: reply
+                .expert_loads
+                .into_iter()
+                .map(|load| load.pairs)
+                .collect(),
             failures: reply.failures.into_iter().map(Into::into).collect(),
             timings: reply.timings.map(Into::into).unwrap_or_default(),
             adapters_ready: reply.adapters_ready,

@@ -481,6 +481,9 @@ pub struct StepReply {
     pub prompt_scores: Vec<PromptScores>,
     /// Of a classifier: those of all classes for the first row, then for the second, and so on.
     pub class_logits: Vec<f32>,
+    /// Of some layers, where ranks have whole experts each: how many times one of the step's tokens is computed by one of
+    /// the experts of each rank. Else empty.
+    pub expert_loads: Vec<Vec<u32>>,
     pub failures: Vec<RequestFailure>,
     pub timings: Timings,
     /// Numbers whose copies a rank has made, once for each rank.

@@ -3,6 +3,7 @@
 //! Handles are looked up once, when [`crate::infer::Infer`] is built, so the recorder must be installed before that.
 
 mod adapters;
+mod experts;
 mod names;
 mod pages;
 mod speculation;
@@ -15,6 +16,7 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use tokio::time::Instant;
 
 pub(crate) use self::adapters::{AdapterLoad, AdapterMetrics};
+pub(crate) use self::experts::ExpertMetrics;
 pub use self::names::*;
 pub(crate) use self::pages::PageMetrics;
 use self::speculation::SpeculationMetrics;
@@ -210,6 +212,7 @@ pub(crate) struct MethodMetrics {
     pub(crate) forward: Histogram,
     pub(crate) decode: Histogram,
     pub(crate) filter: Histogram,
+    pub(crate) experts: ExpertMetrics,
 }
 
 impl MethodMetrics {
@@ -222,6 +225,7 @@ impl MethodMetrics {
             forward: histogram!(BATCH_FORWARD_DURATION, "method" => method),
             decode: histogram!(BATCH_DECODE_DURATION, "method" => method),
             filter: histogram!(BATCH_FILTER_DURATION, "method" => method),
+            experts: ExpertMetrics::new(method),
         }
     }
 }

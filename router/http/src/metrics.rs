@@ -7,12 +7,17 @@ use axum::http::StatusCode;
 use metrics::counter;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use text_generation_core::metrics::{
-    BATCH_NEXT_SIZE, REQUEST_GENERATED_TOKENS, REQUEST_INPUT_LENGTH, REQUEST_MAX_NEW_TOKENS,
-    REQUEST_SKIPPED_TOKENS,
+    BATCH_NEXT_SIZE, EXPERT_LOAD_IMBALANCE, REQUEST_GENERATED_TOKENS, REQUEST_INPUT_LENGTH,
+    REQUEST_MAX_NEW_TOKENS, REQUEST_SKIPPED_TOKENS,
 };
 
 /// Answers that are errors, of every route and of paths without one. Labels `status` and `error_type`.
 const HTTP_ERRORS: &str = "tgi_http_errors";
+
+/// Buckets of ratios to what would be even. Up to 1.5 they are fine: there a step of many tokens loses a few per cent.
+const IMBALANCES: [f64; 16] = [
+    1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0,
+];
 
 static INSTALLED: Mutex<Option<PrometheusHandle>> = Mutex::new(None);
 
@@ -56,6 +61,7 @@ fn builder(max_input_tokens: u32, max_total_tokens: u32) -> anyhow::Result<Prome
         (REQUEST_MAX_NEW_TOKENS, hundredths(max_total_tokens)),
         (REQUEST_SKIPPED_TOKENS, counts(16)),
         (BATCH_NEXT_SIZE, counts(1024)),
+        (EXPERT_LOAD_IMBALANCE, IMBALANCES.to_vec()),
     ] {
         builder = builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), &buckets)?;
     }
@@ -74,6 +80,7 @@ mod tests {
             metrics::histogram!(REQUEST_INPUT_LENGTH).record(7.0);
             metrics::histogram!(REQUEST_GENERATED_TOKENS).record(7.0);
             metrics::histogram!(BATCH_NEXT_SIZE).record(3.0);
+            metrics::histogram!(EXPERT_LOAD_IMBALANCE).record(1.07);
         });
         let page = recorder.handle().render();
         for line in [
@@ -82,6 +89,8 @@ mod tests {
             r#"tgi_request_input_length_bucket{le="7"} 1"#,
             r#"tgi_request_generated_tokens_bucket{le="6"} 0"#,
             r#"tgi_batch_next_size_bucket{le="1024"} 1"#,
+            r#"tgi_expert_load_imbalance_bucket{le="1.05"} 0"#,
+            r#"tgi_expert_load_imbalance_bucket{le="1.1"} 1"#,
         ] {
             assert!(page.contains(line), "{line} is not in\n{page}");
         }

@@ -99,6 +99,8 @@ pub struct MockConfig {
     /// What of it is for masks, in steps that have some.
     pub mask_wait: Duration,
     pub kernel_compilations: u64,
+    /// What every reply of rank 0 says of how tokens spread over the experts of ranks: of some layers, the load of each.
+    pub expert_loads: Vec<Vec<u32>>,
     /// This request gets the tokens that it wants, whatever its masks allow.
     pub ignores_masks_of: Option<u64>,
     /// A step that computes such a row ends the group.
@@ -146,6 +148,7 @@ impl Default for MockConfig {
             idle_time: Duration::ZERO,
             mask_wait: Duration::ZERO,
             kernel_compilations: 0,
+            expert_loads: Vec::new(),
             ignores_masks_of: None,
             fatal: Arc::new(|_| false),
             restarts: true,

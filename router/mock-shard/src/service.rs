@@ -125,6 +125,10 @@ impl Rank {
             }
             _ => {}
         }
+        if self.rank == 0 {
+            let loads = self.config.expert_loads.iter().cloned();
+            reply.expert_loads = loads.map(|pairs| v1::ExpertLoad { pairs }).collect();
+        }
         reply.timings = Some(v1::Timings {
             forward_ns: duration.as_nanos() as u64,
             idle_ns: self.config.idle_time.as_nanos() as u64,

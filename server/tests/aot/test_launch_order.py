@@ -48,15 +48,17 @@ def test_kernels_of_every_family_come_in_an_order_that_they_allow(
     (tmp_path / "config.json").write_text(json.dumps(raw))
     config = dataclasses.replace(read_model_config(tmp_path, "native"), vision=None)
     groups: list[TensorParallelGroup] = [TensorParallelGroup(0, 1, CPU)]
-    if name in ("Llama 3.1", "DeepSeek V2 Lite"):
+    if name in ("Llama 3.1", "DeepSeek V2 Lite", "Mixtral"):
         groups.append(OneOfTwo())
-        groups[-1].context_parallel = name != "Llama 3.1"
+        groups[-1].context_parallel = name == "DeepSeek V2 Lite"
+        groups[-1].expert_parallel = name == "Mixtral"
     models = [load_model(tmp_path, config, group, torch.bfloat16, CPU, "dummy") for group in groups]
     pretend_card(monkeypatch, CARDS[0])
     pretend_a_device(monkeypatch)
     for model, group in zip(models, groups, strict=True):
         _, variants = warmed_up(dry_probe(model, group, ASKED), ServingLimits(256, 64, 128, 9))
-        assert variants
+        # Only ranks that have whole experts each count the rows of each.
+        assert ("expert_load_kernel" in {kernel for kernel, _ in variants}) == group.expert_parallel
 
 
 class Hasty(FakeModel):

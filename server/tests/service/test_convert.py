@@ -97,6 +97,7 @@ def test_every_field_of_a_reply_arrives() -> None:
         prompt_scores=[r.PromptScores(5, 64, [-2.0, -3.0], [r.TopTokens(0, [1], [-0.125])])],
         failures=[r.RequestFailure(9, 3, "numerical_error", "NaN")],
         timings=r.Timings(1, 2, 3, 4, 5),
+        expert_loads=[[9, 3], [4, 8]],
     )
     assert reply_to_pb(reply) == pb.StepReply(
         number=7,
@@ -111,6 +112,7 @@ def test_every_field_of_a_reply_arrives() -> None:
         ],
         failures=[pb.RequestFailure(request_id=9, row=3, reason="numerical_error", message="NaN")],
         timings=pb.Timings(host_ns=1, forward_ns=2, idle_ns=3, kernel_compilations=4, mask_wait_ns=5),
+        expert_loads=[pb.ExpertLoad(pairs=[9, 3]), pb.ExpertLoad(pairs=[4, 8])],
     )
 
 

@@ -33,6 +33,7 @@ class FakeModel:
     adapters: ModelAdapters | None = None
     drafter: Drafter | None = None
     is_captured = True
+    expert_pairs = None
     classes = 0
     dtype = torch.float32
     device = torch.device("cpu")

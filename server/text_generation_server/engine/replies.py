@@ -50,6 +50,8 @@ class LaunchedStep:
     """Entries of the record that belong to each row."""
     classes: Readback | None = None
     """The `Chosen.classes`; None: the model generates text."""
+    expert_pairs: Readback | None = None
+    """The `CausalLM.expert_pairs` of the step; None: this rank does not count them."""
     encoded: Sequence[EncodedItem] = ()
     faults: MediaFaults | None = None
     """None: no media is served."""
@@ -84,6 +86,7 @@ class LaunchedStep:
             counts=counts,
             drafts=drafts,
             right=right,
+            expert_loads=[] if self.expert_pairs is None else self.expert_pairs.wait().tolist(),
             hinted=[row for row, is_hinted in zip(rows, hinted, strict=bool(hinted)) if is_hinted],
         )
 

@@ -239,6 +239,10 @@ class StepReply:
     """Of `rows`: those whose drafts were ids of a hint."""
     class_logits: Sequence[float] = ()
     """Of a classifier: those of all classes for the first row, then for the second, and so on."""
+    expert_loads: Sequence[Sequence[int]] = ()
+    """Where ranks have whole experts each: of some layers, how many times one of the step's tokens has one of the
+    experts of each rank.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,7 @@ class StepRunner:
         self.table = table
         self.media = media
         self._device = model.device
+        self._expert_pairs = model.expert_pairs
         self._sampling = sampling
         self._masks = masks
         self._options = options
@@ -171,6 +172,9 @@ class StepRunner:
             step = partial(step, outcome=Readback(chosen.outcome[: len(checked.owners)]), width=checked.width)
         if chosen is not None and chosen.classes is not None:
             step = partial(step, classes=Readback(chosen.classes[: len(checked.owners)]))
+        if (pairs := self._expert_pairs) is not None and checked.num_tokens:
+            # The next step overwrites them, and on a CPU a readback is no copy.
+            step = partial(step, expert_pairs=Readback(pairs if pairs.is_cuda else pairs.clone()))
         scores = None if outcome.scored is None else Readback(outcome.scored.record)
         return step(begin.host_ns - called, time=step_time, record=record, scores=scores, encoded=encoded)
 

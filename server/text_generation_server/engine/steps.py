@@ -361,5 +361,6 @@ class InputBuilder:
             rope_positions=rotary,
             media=media,
             adapters=adapters,
+            dummy_slot=self._table.dummy_slot,
             windows=windows,
         )

@@ -49,6 +49,8 @@ class CausalLM(Protocol):
     """Reads adapters for requests; None: requests of this model can have none."""
     drafter: Drafter | None = None
     """Drafts tokens for speculation; None: there is none."""
+    expert_pairs: Tensor | None = None
+    """The `ExpertLoad.pairs` of the newest step; None: this rank does not count them."""
     is_captured: bool = True
     """Whether CUDA graphs can hold its steps."""
 

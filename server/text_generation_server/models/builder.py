@@ -40,6 +40,7 @@ from ..layers.infer import (
     ContextParallel,
     DenseFeedForward,
     Embedding,
+    ExpertLoad,
     ExpertsBeside,
     FeedForward,
     FeedForwardLayer,
@@ -159,6 +160,7 @@ class DecoderBuilder:
         self._recurrent: list[RecurrentMixer] = []
         self._blocks: dict[int, SharedBlockWeights] = {}
         self._parallel: ContextParallel | None = None
+        self._load = ExpertLoad.of(config.decoder.layers, group, device)
         self.sublayers: list[Sublayer] = []
         """All sublayers, in the order in which they are read, and the head."""
         self.ends: Ends | None = None
@@ -190,7 +192,8 @@ class DecoderBuilder:
         adapters = None if reader is None or of_images is not None else ModelAdapters(reader, parts, self._device)
         others = self._copies, products, inputs, encoder, adapters
         self.ends = Ends(embedding, weights, head, final_norm)
-        return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, *others, self.taps, of_images)
+        others = *others, self.taps, of_images, None if self._load is None else self._load.pairs
+        return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, *others)
 
     def _encoder(self, layers: Sequence[Layer]) -> tuple[Encoder | None, ImageLayers | None]:
         """Builds the encoder of images, and layers with the matrices of tokens of images, where there are such."""
@@ -291,8 +294,7 @@ class DecoderBuilder:
         checkpoint, names = self._checkpoint, self._checkpoint.names
         if (norm := spec.ffn_norm) is None:
             raise ValueError(f"layer {index} has experts beside a network, and no norm before them")
-        mixture = load_moe(checkpoint, index, moe)
-        self._note(index, moe, mixture)
+        experts = self._experts(index, moe)
         hidden = checkpoint.spec.hidden_size
         scale = checkpoint.source.read(checkpoint.inside(index, names.router_scale), (hidden,), dtype=torch.float32)
         router_norm = Norm(norm, NormWeights(scale * hidden**-0.5, None))
@@ -300,7 +302,7 @@ class DecoderBuilder:
             Norm(norm, checkpoint.norm(checkpoint.inside(index, name), norm, hidden))
             for name in (names.beside_norm, names.dense_output_norm, names.beside_output_norm)
         )
-        return ExpertsBeside(MoeFeedForward(moe, mixture), router_norm, own, (dense, out))
+        return ExpertsBeside(experts, router_norm, own, (dense, out))
 
     def _inputs(self) -> PerLayerInputs | None:
         """Builds what makes the inputs of layers, where they have some."""
@@ -386,9 +388,7 @@ class DecoderBuilder:
     def _feed_forward(self, index: int, spec: FeedForwardSpec) -> FeedForward:
         """Builds the feed-forward network of a layer."""
         if isinstance(spec, MoeSpec):
-            mixture = load_moe(self._checkpoint, index, spec)
-            self._note(index, spec, mixture)
-            return MoeFeedForward(spec, mixture)
+            return self._experts(index, spec)
         weights = load_dense(self._checkpoint, index, spec)
         self._note(index, spec, weights)
         if (spec.gate_factor, spec.out_factor) != (1.0, 1.0):
@@ -396,6 +396,12 @@ class DecoderBuilder:
         if spec.cutoff is not None:
             return SparseFeedForward(spec, weights, self._checkpoint.group, spec.cutoff)
         return DenseFeedForward(spec, weights)
+
+    def _experts(self, index: int, spec: MoeSpec) -> MoeFeedForward:
+        """Builds the mixture of experts of a layer."""
+        mixture = load_moe(self._checkpoint, index, spec)
+        self._note(index, spec, mixture)
+        return MoeFeedForward(spec, mixture, None if self._load is None else self._load.of_layer(index, spec.experts))
 
     def _note(self, index: int | None, spec: object, weights: object) -> None:
         """Notes the weights of a sublayer of layer `index`, or of none."""

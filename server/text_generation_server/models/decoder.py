@@ -62,10 +62,12 @@ class Decoder(CausalLM):
         adapters: ModelAdapters | None = None,
         taps: Taps | None = None,
         of_images: ImageLayers | None = None,
+        expert_pairs: Tensor | None = None,
     ) -> None:
         """`recurrent` are the mixers with a state. `last` adds the output of the last layer to the residual stream and
         applies the final norm. `inputs` makes the inputs of all layers, where they have some. `taps` get what a drafter
-        reads. `of_images` compute steps whose tokens of images pass matrices of their own.
+        reads. `of_images` compute steps whose tokens of images pass matrices of their own. `expert_pairs` has the
+        meaning of `CausalLM`.
         """
         self._taps = taps
         # Its drafter reads what all tokens make of the last layer.
@@ -92,6 +94,7 @@ class Decoder(CausalLM):
         self.encoder = encoder
         self.adapters = adapters
         self._of_images = of_images
+        self.expert_pairs = expert_pairs
         self.drafter: Drafter | None = None
         if encoder is not None and (reason := reason_against(encoder, layers, ropes)):
             self.encoder = None

@@ -207,6 +207,7 @@ def reply_to_pb(reply: r.StepReply) -> pb.StepReply:
         right=reply.right,
         hinted=reply.hinted,
         class_logits=reply.class_logits,
+        expert_loads=[pb.ExpertLoad(pairs=pairs) for pairs in reply.expert_loads],
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 from kernel_support.aot import SHARED_KIB, SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
+from text_generation_kernels.moe.expert_load import expert_load_kernel
 from text_generation_kernels.moe.fp8_grouped_gemm import fp8_grouped_gemm_kernel
 from text_generation_kernels.moe.grouped_gemm import grouped_gemm_kernel, tile_columns
 from text_generation_kernels.moe.moe_align import moe_align_kernel
@@ -226,3 +227,9 @@ def test_align_and_combine() -> None:
     for held in (None, 16):
         constants = {"SLOTS": 8, "HELD": held, "BLOCK": 1024}
         compile_offline(moe_combine_kernel, types, constants, num_warps=4).check()
+
+
+def test_expert_load() -> None:
+    types = {"ids_ptr": "*i32", "slots_ptr": "*i64", "starts_ptr": "*i32", "pairs_ptr": "*i32"}
+    types |= {"rows": "i32", "dummy_slot": "i32"}
+    compile_offline(expert_load_kernel, types, {"SLOTS": 8, "BLOCK": 2048}, num_warps=8).check()

@@ -8,6 +8,7 @@ from torch import Tensor
 import text_generation_kernels as kernels
 from text_generation_kernels import ExpertMatrix, ExpertMlps, RouteOptions, Routing
 from text_generation_kernels.moe._experts_torch import moe_experts_torch
+from text_generation_kernels.moe.expert_load import expert_load_torch
 from text_generation_kernels.moe.moe_experts import Tiles, run_experts, tiles_of
 
 pytestmark = pytest.mark.gpu
@@ -80,6 +81,26 @@ def test_fused_routing_of_one_token_is_the_routers(shape: tuple[int, ...], norm:
             out.zero_()
             graph.replay()
             assert (out.float() - 2 * expected).norm() <= 2e-2 * expected.norm()
+
+
+@pytest.mark.parametrize("tokens", [1, 33, 2500])
+def test_rows_of_each_rank_are_counted_in_a_graph(tokens: int) -> None:
+    """Into a row of a table, which need not be aligned. Of other ids the same graph counts anew."""
+    starts = torch.tensor([0, 42, 85, 128], dtype=torch.int32, device="cuda")
+    ids = torch.zeros(tokens, 8, dtype=torch.int32, device="cuda")
+    slots = torch.arange(tokens, device="cuda")
+    slots[1::3] = 1 << 20
+    table = torch.zeros(2, 3, dtype=torch.int32, device="cuda")
+    kernels.expert_load(ids, slots, 1 << 20, starts, table[1])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernels.expert_load(ids, slots, 1 << 20, starts, table[1])
+    for _ in range(2):
+        ids.copy_(torch.rand(tokens, 128).argsort(dim=1)[:, :8])
+        expected = torch.zeros(3, dtype=torch.int32)
+        expert_load_torch(ids.cpu(), slots.cpu(), 1 << 20, starts.cpu(), expected)
+        graph.replay()
+        assert table.tolist() == [[0, 0, 0], expected.tolist()]
 
 
 @pytest.mark.parametrize("height", [1, 16, 64, 128])

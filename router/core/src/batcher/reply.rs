@@ -191,6 +191,7 @@ impl Batcher {
         metrics.inference.record(took);
         metrics.forward.record(timings.forward);
         metrics.decode.record(took.saturating_sub(timings.forward));
+        metrics.experts.record(&reply.expert_loads);
         if !in_flight.is_prefill() {
             self.metrics.idle.record(timings.idle);
         }

@@ -73,6 +73,8 @@ pub const SPECULATION_ACCEPTED_PER_POSITION: &str = "tgi_speculation_accepted_pe
 pub const REQUEST_PAUSED: &str = "tgi_request_paused";
 /// Idle time of the device before a decode step.
 pub const ENGINE_IDLE_DURATION: &str = "tgi_engine_idle_duration";
+/// Load of the busiest shard over the mean of all, where shards have whole experts each; 1 is even. Label `method`.
+pub const EXPERT_LOAD_IMBALANCE: &str = "tgi_expert_load_imbalance";
 /// Kernels compiled since the end of warm-up, in the shard that compiled most.
 pub const ENGINE_KERNEL_COMPILATIONS: &str = "tgi_engine_kernel_compilations";
 

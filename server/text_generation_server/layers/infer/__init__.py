@@ -5,6 +5,7 @@ from .attention import Attention
 from .block_sparse import BlockSparseAttention
 from .context_parallel import ContextParallel
 from .embedding import Embedding
+from .expert_load import ExpertLoad
 from .feed_forward import DenseFeedForward, FeedForward, ScaledFeedForward, SparseFeedForward
 from .fusion import OutputFusion, SublayerOutput
 from .gated_delta import GatedDelta
@@ -51,6 +52,7 @@ __all__ = [
     "ContextParallel",
     "DenseFeedForward",
     "Embedding",
+    "ExpertLoad",
     "ExpertsBeside",
     "FeedForward",
     "FeedForwardLayer",

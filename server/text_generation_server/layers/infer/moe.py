@@ -18,6 +18,7 @@ from ..weights import (
     shared_experts,
     wrapped,
 )
+from .expert_load import LayerLoad
 from .feed_forward import DenseFeedForward, FeedForward
 from .fusion import OutputFusion, SublayerOutput
 from .state import InferState
@@ -28,7 +29,8 @@ class MoeFeedForward(FeedForward):
     or the whole experts that it holds.
     """
 
-    def __init__(self, spec: MoeSpec, weights: MoeWeights) -> None:
+    def __init__(self, spec: MoeSpec, weights: MoeWeights, load: LayerLoad | None = None) -> None:
+        """`load` counts how many rows each rank computes; None: nothing does, as in most layers."""
         self._weights = weights
         self._wide = spec.route.wide
         self._gated = spec.shared_gate
@@ -40,6 +42,7 @@ class MoeFeedForward(FeedForward):
             self._shared = DenseFeedForward(spec.shared, weights.shared)
         self._options = route_options(spec, weights)
         self._experts = expert_mlps(spec, weights)
+        self._load = load
         self._adapters: tuple[CurrentAdapters, ExpertTables] | None = None
 
     @property
@@ -81,7 +84,7 @@ class MoeFeedForward(FeedForward):
             read = read * kernels.sigmoid(logits.amax(-1, keepdim=True).float()).to(read.dtype)
         adds = residual is not None and self._shared is None and weights.latent_out is None
         out = residual if adds and residual is not None else torch.empty_like(read)
-        self._mix(read, logits, state.deterministic, out, out is residual)
+        self._mix(read, logits, state, out, out is residual)
         if weights.latent_out is not None:
             out = weights.latent_out.apply(Activations(out), block)
         if self._shared is not None:
@@ -91,14 +94,16 @@ class MoeFeedForward(FeedForward):
             out += shared
         return out
 
-    def _mix(self, x: Tensor, logits: Tensor, deterministic: bool, out: Tensor, adds: bool) -> None:
+    def _mix(self, x: Tensor, logits: Tensor, state: InferState, out: Tensor, adds: bool) -> None:
         """Writes what the experts make of `x` [N, hidden] to `out`, or adds it."""
-        router = logits, self._weights.correction, self._options
-        if self._adapters is None and not self._adds_input:
+        router, deterministic = (logits, self._weights.correction, self._options), state.deterministic
+        if self._adapters is None and not self._adds_input and self._load is None:
             kernels.mixture(x, *router, self._experts, deterministic, out, adds)
             return
         routing = kernels.Routing.empty(len(x), self._options.slots, x.device)
         kernels.moe_route(*router, routing)
+        if self._load is not None:
+            self._load.count(routing.ids, state)
         if self._adapters is None:
             kernels.moe_experts(x, routing, self._experts, deterministic, out, adds)
         else:

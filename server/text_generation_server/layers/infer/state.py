@@ -138,6 +138,8 @@ class InferState:
     """None: all tokens are the base's."""
     shared: SharedChunks | None = None
     """None: the step has no chunks, or no cache whose positions ranks share."""
+    dummy_slot: int = -1
+    """The slot of tokens that belong to no request, as they pad graphs. -1: there are none."""
     windows: StateWindows | None = None
     """How recurrent layers compute windows of drafted tokens. None: the step has none, or the model no such layers."""
 

@@ -215,6 +215,29 @@ fn steps_that_waited_for_masks_are_told_from_those_that_have_some() {
 }
 
 #[test]
+fn the_imbalance_of_experts_is_recorded_where_shards_have_whole_ones() {
+    let scenario = async |server: &Server| {
+        server.infer.generate(request("once", 4)).await.unwrap();
+    };
+    let config = MockConfig {
+        world_size: 2,
+        expert_loads: vec![vec![30, 10], vec![10, 30]],
+        ..mock_config()
+    };
+    assert_lines(
+        &page_of(config, scenario),
+        &[
+            r#"tgi_expert_load_imbalance_count{method="prefill"} 1"#,
+            r#"tgi_expert_load_imbalance_sum{method="prefill"} 1.5"#,
+            r#"tgi_expert_load_imbalance_count{method="decode"} 3"#,
+            r#"tgi_expert_load_imbalance_sum{method="decode"} 4.5"#,
+        ],
+    );
+    let page = page_after(scenario);
+    assert!(!page.contains("tgi_expert_load_imbalance"), "{page}");
+}
+
+#[test]
 fn losses_of_the_shards_are_counted() {
     let page = page_after(async |server| {
         server.mock.hold();
