@@ -111,14 +111,23 @@ def build_engine(config: ServerConfig, folder: Path, drafter: Path | None = None
         watermark=environment.watermark,
         options=EngineOptions(
             memory_fraction=environment.cuda_memory_fraction,
-            # The torch operators read lengths on the host, which a graph cannot do.
-            cuda_graphs=config.cuda_graphs if attention == "triton" else (),
+            cuda_graphs=captured_sizes(config, attention),
             deterministic=config.deterministic,
             speculate=config.speculate,
             dequantised_copies=config.dequantised_copies,
             hub=environment.hub,
         ),
     )
+
+
+def captured_sizes(config: ServerConfig, attention: str) -> tuple[int, ...] | None:
+    """Returns the batch sizes that get a CUDA graph; empty: none; None: a default set. Operators of torch read lengths
+    on the host, which a graph cannot do. On two cards replays hang that hold the all-to-all of context parallelism in a
+    model of full size (docs/lab/2026-11-latent-attention-over-cards.md).
+    """
+    if attention != "triton" or (config.context_parallel and config.environment.parallel.world_size > 1):
+        return ()
+    return config.cuda_graphs
 
 
 def load_into(device: torch.device, load: Callable[[], CausalLM]) -> CausalLM:
