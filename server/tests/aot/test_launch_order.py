@@ -45,6 +45,8 @@ def test_kernels_of_every_family_come_in_an_order_that_they_allow(
     case = CASES[name]
     relayout = case.relayout or (lambda state, raw: (state, raw))
     _, raw = relayout({}, {"architectures": [case.class_name], **case.values})
+    if "attention_chunk_size" in raw:
+        raw["attention_chunk_size"] = 64
     (tmp_path / "config.json").write_text(json.dumps(raw))
     config = dataclasses.replace(read_model_config(tmp_path, "native"), vision=None)
     groups: list[TensorParallelGroup] = [TensorParallelGroup(0, 1, CPU)]

@@ -15,6 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from text_generation_server.config import ModelConfig
 from text_generation_server.config.families import FAMILIES, MISSING, WITH_MEDIA
+from text_generation_server.config.rotary import QueryGrowth
 from text_generation_server.errors import ConfigurationError, UnsupportedModel
 
 OWN_CLASS = sorted({case.model_type for case in CASES.values() if not case.has_media})
@@ -357,6 +358,6 @@ def test_queries_grow_with_their_position_however_rope_is_stretched(tmp_path: Pa
     values = {**SIZES, "architectures": ["MistralForCausalLM"], "head_dim": 8}
     config = parse(tmp_path, {**values, "rope_parameters": {**GROWING, "llama_4_scaling_beta": 0.1}})
     for rope in (*config.ropes, *config.with_rope("linear", 2.0).ropes):
-        assert (rope.query_growth, rope.query_length) == (0.1, 64)
+        assert rope.query_growth == QueryGrowth(0.1, 64)
     (rope,) = parse(tmp_path, {**values, "rope_parameters": {**GROWING, "llama_4_scaling_beta": 0}}).ropes
-    assert rope.query_growth == 0
+    assert rope.query_growth is None

@@ -322,16 +322,15 @@ def test_kernels_that_are_asked_for_and_switched_off_are_refused() -> None:
         check_attention("triton", on_cuda=True, environment=Environment.read({"DISABLE_CUSTOM_KERNELS": "true"}))
 
 
-def test_contexts_beyond_the_first_chunk_are_refused(folder: Path) -> None:
-    """Up to that length Llama 4 attends to everything. Stretched positions do not help."""
+def test_contexts_of_several_stretches_are_served(folder: Path) -> None:
+    """As far as there are positions."""
     raw = json.loads((folder / "config.json").read_text())
     sizes = {"num_local_experts": 2, "num_experts_per_tok": 1, "interleave_moe_layer_step": 1}
     chunked = {"architectures": ["Llama4ForCausalLM"], "intermediate_size_mlp": 8, "attention_chunk_size": 96, **sizes}
-    (folder / "config.json").write_text(json.dumps({**raw, **chunked}))
-    for variables in ({}, {"ROPE_SCALING": "linear", "ROPE_FACTOR": "4"}):
-        check(folder, AskedLimits(95, 96), **variables)
-        with pytest.raises(ConfigurationError, match=r"--max-total-tokens 97 .*beyond 96 positions .*some of them"):
-            check(folder, AskedLimits(95, 97), **variables)
+    (folder / "config.json").write_text(json.dumps({**raw, **chunked, "max_position_embeddings": 4096}))
+    check(folder, AskedLimits(4095, 4096))
+    with pytest.raises(ConfigurationError, match="for the 4096 positions of the model"):
+        check(folder, AskedLimits(4095, 4097))
 
 
 def test_contexts_that_an_indexer_cuts_are_served(folder: Path) -> None:

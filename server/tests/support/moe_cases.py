@@ -135,6 +135,8 @@ LAGUNA: dict[str, Any] = {
 """Two key heads, which layers with a window read with more query heads."""
 
 LLAMA_4: dict[str, Any] = {
+    "attention_chunk_size": 4,
+    "floor_scale": 3,
     "head_dim": 8,
     "intermediate_size": 20,
     "intermediate_size_mlp": 48,

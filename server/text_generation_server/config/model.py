@@ -112,7 +112,6 @@ class ModelConfig:
                 rotary_dim=rope.rotary_dim,
                 interleaved=rope.interleaved,
                 query_growth=rope.query_growth,
-                query_length=rope.query_length,
                 axes=rope.axes,
                 still_pairs=rope.still_pairs,
             )

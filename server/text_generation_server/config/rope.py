@@ -5,7 +5,7 @@ from typing import cast, get_args
 
 from ..errors import UnsupportedModel
 from .json_object import JsonObject
-from .rotary import RopeSpec, RopeType
+from .rotary import QueryGrowth, RopeSpec, RopeType
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 _KEYS = {
@@ -97,7 +97,7 @@ def with_query_scale(config: JsonObject, rope: RopeSpec) -> RopeSpec:
     if key not in scaling or scaling.plain()[key] == 0:
         return rope
     length = scaling.integer("original_max_position_embeddings")
-    return replace(rope, query_growth=scaling.number(key), query_length=length)
+    return replace(rope, query_growth=QueryGrowth(scaling.number(key), length))
 
 
 def with_axes(config: JsonObject, rope: RopeSpec, head_dim: int, interleaved: bool) -> RopeSpec:

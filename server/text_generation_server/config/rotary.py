@@ -8,6 +8,17 @@ RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 
 
 @dataclass(frozen=True)
+class QueryGrowth:
+    """Queries at position p are multiplied by `1 + slope * ln(1 + floor((p + first) / length))` (Llama 4). For
+    attention without biases and normalisation of queries.
+    """
+
+    slope: float
+    length: int
+    first: int = 0
+
+
+@dataclass(frozen=True)
 class RopeSpec:
     """Rotary position embedding: the base and how it is stretched (`layers/rope.py` holds the formulas).
 
@@ -38,10 +49,8 @@ class RopeSpec:
     has factors of its own."""
     interleaved: bool = False
     """Elements 2i and 2i + 1 of a stored head are a pair; else i and i + rotary_dim / 2."""
-    query_growth: float = 0.0
-    """Queries at position p are multiplied by `1 + query_growth * ln(1 + floor(p / query_length))` (Llama 4); 0: they
-    are not. For attention without biases and normalisation of queries."""
-    query_length: int = 1
+    query_growth: QueryGrowth | None = None
+    """None: queries do not grow with their position."""
     axes: tuple[int, ...] = ()
     """M-RoPE: the axis along which the positions of each rotated pair count: 0 time, 1 height, 2 width. In text all
     three are the same. Empty: there is one axis."""

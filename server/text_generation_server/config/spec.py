@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .recurrent import Mamba2Spec, RecurrentSpec
-from .rotary import RopeSpec
+from .rotary import QueryGrowth, RopeSpec
 from .streams import StreamsSpec
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
@@ -84,8 +84,12 @@ class AttentionSpec:
     qkv_bias: bool = False
     out_bias: bool = False
     qk_norm: QkNormSpec | None = None
+    query_growth: QueryGrowth | None = None
+    """How queries grow with their position where nothing rotates them."""
     window: int = 0
     """Sliding window: positions that a token attends to, itself included; 0 means all before it."""
+    stretch: int = 0
+    """A token at position p attends to positions from p // stretch * stretch on (Llama 4); 0 means all before it."""
     softcap: float = 0.0
     """Soft cap of the scores, by a hyperbolic tangent; 0 means none."""
     sinks: bool = False

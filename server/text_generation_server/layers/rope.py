@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..config.rotary import RopeSpec
+from ..config.rotary import QueryGrowth, RopeSpec
 
 _AT_ONCE = 1024
 
@@ -23,8 +23,12 @@ _AT_ONCE = 1024
 class RopeTable:
     """The table of one rotary embedding, for as many positions as requests may have."""
 
-    def __init__(self, rope: RopeSpec | None, head_dim: int, device: torch.device) -> None:
+    def __init__(
+        self, rope: RopeSpec | None, head_dim: int, device: torch.device, growth: QueryGrowth | None = None
+    ) -> None:
+        """`growth` is that of queries that nothing rotates."""
         self._rope = rope
+        self._growth = growth if rope is None else rope.query_growth
         self._head_dim = head_dim
         self._device = device
         self.cos_sin = torch.empty(0, head_dim, dtype=torch.float32, device=device)
@@ -45,8 +49,8 @@ class RopeTable:
             self.cos_sin = _identity(1, self._head_dim, self._device).expand(length, -1)
         else:
             self.cos_sin = cos_sin_table(self._rope, self._head_dim, length, self._device)
-            if self._rope.query_growth:
-                self.query_scales = _query_scales(self._rope, length).to(self._device)
+        if self._growth is not None:
+            self.query_scales = _query_scales(self._growth, length).to(self._device)
 
     @property
     def has_axes(self) -> bool:
@@ -64,9 +68,8 @@ class RopeTable:
     @property
     def bytes_per_position(self) -> int:
         """Bytes that one more position takes."""
-        if self._rope is None:
-            return 0
-        return torch.float32.itemsize * (self._head_dim + bool(self._rope.query_growth))
+        rotated = 0 if self._rope is None else self._head_dim
+        return torch.float32.itemsize * (rotated + (self._growth is not None))
 
 
 def rotary_order(rope: RopeSpec, head_dim: int) -> list[int]:
@@ -98,10 +101,10 @@ def cos_sin_table(rope: RopeSpec, head_dim: int, length: int, device: torch.devi
     return angles.to(device)
 
 
-def _query_scales(rope: RopeSpec, length: int) -> Tensor:
+def _query_scales(growth: QueryGrowth, length: int) -> Tensor:
     """[length] float32."""
-    stretches = torch.arange(length) // rope.query_length
-    return 1 + rope.query_growth * stretches.float().log1p()
+    stretches = (torch.arange(length) + growth.first) // growth.length
+    return 1 + growth.slope * stretches.float().log1p()
 
 
 def _identity(length: int, width: int, device: torch.device) -> Tensor:

@@ -13,7 +13,7 @@ from text_generation_kernels import KV_CODES, LONGEST_NORMALISED
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
 from ..config.recurrent import RecurrentSpec
-from ..config.rotary import RopeSpec
+from ..config.rotary import QueryGrowth, RopeSpec
 from ..config.sizes import dense_macs
 from ..config.spec import (
     AttentionSpec,
@@ -154,7 +154,7 @@ class DecoderBuilder:
         self._device = device
         self._copies = PrefillCopies(self._checkpoint.dtype)
         self._kv_cache: QuantisedKvCache | None = kv_cache
-        self._ropes: dict[tuple[RopeSpec | None, int], RopeTable] = {}
+        self._ropes: dict[tuple[RopeSpec | None, int, QueryGrowth | None], RopeTable] = {}
         self._caches: list[CacheShape] = []
         self._cache_of: dict[int, int] = {}
         self._recurrent: list[RecurrentMixer] = []
@@ -345,7 +345,7 @@ class DecoderBuilder:
         self, checkpoint: Checkpoint, index: int, spec: AttentionSpec, weights: AttentionWeights, heads: HeadSplit
     ) -> Attention:
         """Builds attention with these weights, which `checkpoint` has in layer `index`."""
-        group, rope = checkpoint.group, self._rope(spec.rope, spec.head_dim)
+        group, rope = checkpoint.group, self._rope(spec.rope, spec.head_dim, spec.query_growth)
         place = len(self._caches) if spec.reads_layer is None else self._cache_of[spec.reads_layer]
         if spec.indexer is not None:
             index_rope = self._index_rope(spec, spec.indexer)
@@ -409,9 +409,10 @@ class DecoderBuilder:
         self.sublayers.append(Sublayer(layer, spec, weights))
         self._copies.note(weights)
 
-    def _rope(self, rope: RopeSpec | None, head_dim: int) -> RopeTable:
+    def _rope(self, rope: RopeSpec | None, head_dim: int, growth: QueryGrowth | None = None) -> RopeTable:
         """Returns the one table of all layers with the same rotary embedding."""
-        return self._ropes.setdefault((rope, head_dim), RopeTable(rope, head_dim, self._device))
+        key = rope, head_dim, growth
+        return self._ropes.setdefault(key, RopeTable(rope, head_dim, self._device, growth))
 
     def _ffn_output_norm(self, index: int) -> Norm | None:
         """Returns the output norm of layer `index`, which the first `AddNorm` of the next layer applies."""

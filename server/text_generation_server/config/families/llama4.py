@@ -1,6 +1,5 @@
-"""Llama 4: most layers attend within chunks of positions, the others have no RoPE, and the weight of an expert
-multiplies its input. Within the first chunk attention is that of all positions, and queries do not grow yet: longer
-contexts are not served.
+"""Llama 4: most layers attend within stretches of positions, the others have no RoPE and queries that grow with their
+position, and the weight of an expert multiplies its input.
 """
 
 from dataclasses import replace
@@ -9,10 +8,13 @@ from ...errors import UnsupportedModel
 from ..json_object import JsonObject
 from ..names import TensorNames
 from ..rope import parse_rope
-from ..spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec, MoeSpec, NormSpec, QkNormSpec
-from .common import MOST_LAYERS, activation, attention, decoder, pre_norm_layer
+from ..rotary import QueryGrowth
+from ..spec import AttentionSpec, DecoderSpec, DenseSpec, MoeSpec, NormSpec, QkNormSpec
+from .common import MOST_LAYERS, activation, attention, decoder, layer_types, pre_norm_layer
 from .experts import mixture
 from .family import Family
+
+_CHUNKED, _FULL = "chunked_attention", "full_attention"
 
 
 def _llama4(config: JsonObject) -> DecoderSpec:
@@ -22,8 +24,12 @@ def _llama4(config: JsonObject) -> DecoderSpec:
     mixed = config.layer_numbers("moe_layers", count) if "moe_layers" in config else range(step - 1, count, step)
     dense = DenseSpec(config.integer("intermediate_size_mlp"), activation(config))
     experts, turned = _experts(config), _rotated(config, count)
-    layers = tuple(_layer(config, turned[index], experts if index in mixed else dense) for index in range(count))
-    return replace(decoder(config, layers), longest=_longest(config))
+    kinds = layer_types(config, (_CHUNKED, _FULL), lambda index: _CHUNKED if turned[index] else _FULL)
+    mixers = [_mixer(config, turned[index], kinds[index] == _CHUNKED) for index in range(count)]
+    return decoder(
+        config,
+        tuple(pre_norm_layer(config, mixers[index], experts if index in mixed else dense) for index in range(count)),
+    )
 
 
 def _rotated(config: JsonObject, count: int) -> tuple[int, ...]:
@@ -34,29 +40,29 @@ def _rotated(config: JsonObject, count: int) -> tuple[int, ...]:
     return tuple(int((index + 1) % interval != 0) for index in range(count))
 
 
-def _layer(config: JsonObject, is_rotated: int, ffn: DenseSpec | MoeSpec) -> LayerSpec:
-    mixer: AttentionSpec = replace(attention(config), rope=None)
+def _mixer(config: JsonObject, is_rotated: int, is_chunked: bool) -> AttentionSpec:
+    stretch = config.integer("attention_chunk_size") if is_chunked and "attention_chunk_size" in config else 0
+    mixer: AttentionSpec = replace(attention(config), rope=None, stretch=stretch, query_growth=_growth(config))
     if is_rotated:
-        mixer = replace(mixer, rope=parse_rope(config, mixer.head_dim, interleaved=True))
+        mixer = replace(mixer, rope=parse_rope(config, mixer.head_dim, interleaved=True), query_growth=None)
         if config.boolean("use_qk_norm", default=True):
             norm = NormSpec(config.number("rms_norm_eps"), weight=False)
             mixer = replace(mixer, qk_norm=QkNormSpec(norm, after_rope=True))
-    return pre_norm_layer(config, mixer, ffn)
+    elif mixer.qkv_bias and mixer.query_growth is not None:
+        raise UnsupportedModel("`attention_bias` in config.json must be false beside `attn_temperature_tuning`")
+    return mixer
+
+
+def _growth(config: JsonObject) -> QueryGrowth | None:
+    """A position counts as the number of tokens up to it."""
+    if not config.boolean("attn_temperature_tuning", default=True):
+        return None
+    return QueryGrowth(config.number("attn_scale", default=0.1), config.integer("floor_scale", minimum=1), first=1)
 
 
 def _experts(config: JsonObject) -> MoeSpec:
     experts = mixture(config, "num_local_experts", "intermediate_size")
     return replace(experts, shared_inner=experts.inner, weighs_inputs=True)
-
-
-def _longest(config: JsonObject) -> int:
-    """Positions of the first chunk at which queries are not multiplied either."""
-    lengths = [config.integer("max_position_embeddings")]
-    if "attention_chunk_size" in config:
-        lengths.append(config.integer("attention_chunk_size"))
-    if config.boolean("attn_temperature_tuning", default=True):
-        lengths.append(config.integer("floor_scale", minimum=2) - 1)
-    return min(lengths)
 
 
 LLAMA4 = Family(

@@ -17,6 +17,7 @@ from .qk_norm import QkNorm
 from .queries import normalise_values, rotate_queries, widened_values
 from .rotation import new_tokens
 from .state import CacheShape, InferState
+from .stretches import within_stretches
 
 
 class Attention(Mixer):
@@ -122,7 +123,7 @@ class Attention(Mixer):
             q_out = qkv.new_empty(num_tokens, self._q_size, dtype=self._dense.weight.dtype)
         q = (qkv[:, : self._q_size] if q_out is None else q_out).view(num_tokens, -1, self._spec.head_dim)
         out = q.new_empty(q.shape)
-        if self._is_one(qkv, state) and (d := state.decodes) is not None:
+        if self._is_one(qkv, state) and (d := self._requests(state)[0]) is not None:
             tokens = new_tokens(self._rope, state)
             kernels.token_attention(qkv, self._prologue, tokens, cache, d, self._spec.scale, out, self._options)
             return out.view(num_tokens, self._q_size)
@@ -135,14 +136,20 @@ class Attention(Mixer):
         scale, how = self._spec.scale, (state.deterministic, self._options)
         # Padding of the decodes overlaps the tokens of chunks, and decode attention writes zeros there, so it runs
         # first.
-        if (d := state.decodes) is not None:
+        d, c = self._requests(state)
+        if d is not None:
             n = len(d.rows)
             kernels.decode_attention(q[:n], cache, d, scale, out[:n], *how)
-        if (c := state.chunks) is not None:
+        if c is not None:
             if c.seen_ends is None or self._spec.causal_media:
                 kernels.prefill_attention(q, cache, c, scale, out, *how)
             else:
                 kernels.span_attention(q, cache, c, scale, out, self._spec.window)
+
+    def _requests(self, state: InferState) -> tuple[kernels.Decodes | None, kernels.Chunks | None]:
+        """Returns the decodes and chunks of a step with the contexts that this layer attends to."""
+        stretch = self._spec.stretch
+        return within_stretches(state, stretch) if stretch else (state.decodes, state.chunks)
 
     def _is_one(self, qkv: Tensor, state: InferState) -> bool:
         """Whether `token_attention` does everything that is left, because the step is one decode."""
