@@ -1,6 +1,7 @@
 """Adapters that are not computed, are incomplete or do not fit are refused by name, with what to do."""
 
 import json
+import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from text_generation_server.weights import SafetensorsSource
 Q = "base_model.model.model.layers.0.self_attn.q_proj"
 PLAIN = AdapterCase("llama", {"target_modules": ["q_proj", "down_proj"]})
 Tensors = dict[str, Tensor]
+TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +107,20 @@ def _moved(before: str, after: str) -> Callable[[Tensors], Tensors]:
     return lambda tensors: {name.replace(before, after): each for name, each in tensors.items()}
 
 
+def _ending(value: float, dtype: torch.dtype) -> Tensor:
+    return torch.tensor([0.5] * 127 + [value], dtype=dtype).view(4, 32)
+
+
 FILES: dict[str, tuple[Callable[[Tensors], Tensors], str]] = {
     "half a pair": (_without(f"{Q}.lora_B.weight"), r"`model\.layers\.0\.self_attn\.q_proj` has no `lora_B`"),
     "no A": (_without(f"{Q}.lora_A.weight"), r"has no `lora_A`: the file is incomplete"),
     "ranks differ": (_put(f"{Q}.lora_A.weight", torch.ones(3, 32)), r"factors \[3, 32\] and \[32, 4\], which do not"),
     "other sizes": (_put(f"{Q}.lora_A.weight", torch.ones(4, 30)), r"`.*q_proj\.weight` of the model is \[32, 32\]"),
-    "NaN": (_put(f"{Q}.lora_A.weight", torch.full((4, 32), float("nan"))), r"holds NaN or infinite numbers"),
+    **{
+        f"{value} in {dtype}": (_put(f"{Q}.lora_A.weight", _ending(value, dtype)), r"holds NaN or infinite numbers")
+        for value in (math.nan, -math.nan, math.inf, -math.inf)
+        for dtype in TYPES
+    },
     "integers": (_put(f"{Q}.lora_A.weight", torch.ones(4, 32, dtype=torch.int32)), r"has type I32"),
     "empty": (_put(f"{Q}.lora_A.weight", torch.ones(0, 32)), r"is empty: its training has saved a shard"),
     "vector": (_put(f"{Q}.lora_A.weight", torch.ones(32)), r"which do not multiply"),
@@ -159,6 +169,19 @@ def test_files(name: str, adapter: Path, base_folder: Callable[[str], Path]) -> 
     rewrite(adapter, change)
     with pytest.raises(AdapterError, match=message):
         read_adapter(adapter, base_model(base_folder("llama")))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_the_greatest_numbers_of_a_type_are_read(
+    dtype: torch.dtype, adapter: Path, base_folder: Callable[[str], Path]
+) -> None:
+    greatest = torch.finfo(dtype).max
+    for value in (greatest, -greatest):
+        rewrite(adapter, _put(f"{Q}.lora_A.weight", _ending(value, dtype)))
+        read = read_adapter(adapter, base_model(base_folder("llama")))
+        delta = read.changes["model.layers.0.self_attn.q_proj.weight"]
+        assert isinstance(delta, Delta)
+        assert torch.equal(delta.a, _ending(value, dtype))
 
 
 def test_folders(adapter: Path, base_folder: Callable[[str], Path], tmp_path: Path) -> None:

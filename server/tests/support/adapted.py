@@ -31,6 +31,7 @@ from text_generation_server.layers.weights import (
     low_rank_pages,
 )
 from text_generation_server.layers.weights.linear import activated
+from text_generation_server.layers.weights.low_rank import raw
 from text_generation_server.models import CausalLM
 from text_generation_server.weights import SafetensorsSource
 
@@ -70,10 +71,20 @@ class Adapted:
         out = self.base.matmul(x, block).float()
         assert self.site is not None
         for first, end, part in self.site.ranges():
-            for a, b in zip(pages.a, pages.b, strict=True):
+            for a, b in self._written():
                 inner = plain.float() @ a[part].float().t() * pages.scales[part]
                 out[:, first:end] += inner @ b[first:end].float().t()
         return (out if pages.row_factors is None else out * pages.row_factors).to(plain.dtype)
+
+    def _written(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """A and B of each page."""
+        site, factors = self.pages.site, [*self.pages.b.values()]
+        for first in range(0, self.pages.rank, UNITS):
+            a = torch.empty(len(site.modules), UNITS, site.own_inputs, dtype=factors[0].dtype)
+            b = torch.empty(site.outputs, UNITS, dtype=factors[0].dtype)
+            self.pages.write_a(first, raw(a))
+            self.pages.write_b(first, raw(b))
+            yield a, b
 
     def apply(self, x: Activations, block: int | None = None) -> Tensor:
         out = self.matmul(x, block)
@@ -106,7 +117,7 @@ def adapt(model: CausalLM, folder: Path, adapter: Path, group: TensorParallelGro
     assert taken == set(changes)
     made: dict[int, Adapted] = {}
     for owner, name, linear in found:
-        if linear.site is None or (pages := low_rank_pages(checkpoint, linear.site, changes, UNITS)) is None:
+        if linear.site is None or (pages := low_rank_pages(checkpoint, linear.site, changes)) is None:
             continue
         if pages.bias is not None and id(linear) not in made:
             # Some layers hold the tensor itself.

@@ -1,8 +1,9 @@
 """What an adapter has to fit: the tensors of a model, as its checkpoint stores them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from ..config.names import TensorNames
 from ..config.spec import DecoderSpec, MoeSpec
 from ..weights import SafetensorsSource, Slice
+from .resolve import KnownNames
 
 _SAMPLED_ROWS = 256
 
@@ -84,19 +86,14 @@ class BaseModel:
         decoder = self.decoder
         return decoder is not None and decoder.names.transposed and decoder.layer_of(name) is not None
 
-    def known_names(self) -> Mapping[str, str]:
+    def known_names(self) -> KnownNames:
         """Returns the names of tensors, and of everything that has tensors; as the checkpoint has them, and as
         Transformers renames them.
         """
-        names: list[str] = list(self.source.names())
+        names = self.source.names()
         if self.decoder is not None and self.decoder.spec.head.tied:
             names.append(f"{self.decoder.head}.weight")
-        known: dict[str, str] = {}
-        for name in names:
-            while name and name not in known:
-                known[name] = name
-                name = name.rpartition(".")[0]
-        return {**{_renamed(name): name for name in known}, **known}
+        return _known(tuple(names))
 
     def holds(self, name: str, tensor: Tensor) -> bool:
         """Whether the tensor `name` has the rows of `tensor`, as far as a sample of them tells."""
@@ -112,6 +109,17 @@ def _is_same(a: Tensor, b: Tensor) -> bool:
     """Whether the numbers are the same in the narrower of both types: either may have been cast."""
     narrow = min((a.dtype, b.dtype), key=lambda dtype: (dtype.itemsize, dtype != torch.bfloat16))
     return torch.equal(a.to(narrow), b.to(narrow))
+
+
+@lru_cache(maxsize=2)
+def _known(names: tuple[str, ...]) -> KnownNames:
+    """Returns what `BaseModel.known_names` does. Adapters of one model share it: there are names of all experts."""
+    known: dict[str, str] = {}
+    for name in names:
+        while name and name not in known:
+            known[name] = name
+            name = name.rpartition(".")[0]
+    return KnownNames({**{_renamed(name): name for name in known}, **known})
 
 
 def _renamed(name: str) -> str:

@@ -53,8 +53,11 @@ def stacked_changes(
     """Returns the change of the weight of `module`, where that has one of the matrices of all experts of a layer, as in
     files of Step 3.5; None: it is another module. Raises AdapterError.
     """
-    decoder, shape = base.decoder, base.shape(f"{module}.weight")
-    if decoder is None or not decoder.names.experts_apart or shape is None or len(shape) != 3:
+    decoder = base.decoder
+    if decoder is None or not decoder.names.experts_apart:
+        return None
+    shape = base.shape(f"{module}.weight")
+    if shape is None or len(shape) != 3:
         return None
     experts, outputs, inputs = shape
     rank, rest = divmod(a.shape[0], experts)

@@ -12,9 +12,10 @@ from .base import BaseModel
 from .config import AdapterConfig, read_config
 from .delta import Change, Delta, EmbeddingDelta, Replaced, TokenRows, highest_rank
 from .experts import expert_changes, stacked_changes
-from .files import content_hash, read_tensors
+from .files import read_contents
 from .keys import Part, Site, sites
 from .resolve import listed, resolve
+from .threads import give_way
 
 HIGHEST_RANK = 256
 
@@ -36,16 +37,18 @@ def read_adapter(folder: Path, base: BaseModel, allow_pickle: bool = False) -> A
     and ModelFilesError where the model itself cannot be read.
     """
     config = read_config(folder)
-    path, tensors = read_tensors(folder, allow_pickle)
-    found = sites(tensors)
-    names = resolve((site.module for site in found), base.known_names(), path)
-    reading = _Reading(base, config, path, tensors)
+    contents = read_contents(folder, allow_pickle)
+    found = sites(contents.tensors)
+    names = resolve((site.module for site in found), base.known_names(), contents.path)
+    give_way()
+    reading = _Reading(base, config, contents.path, contents.tensors)
     for site in found:
         reading.add(site, names[site.module])
+    give_way()
     reading.check_whole()
     meaning = (config.alpha, config.rslora, sorted((each.pattern, alpha) for each, alpha in config.alpha_pattern))
     indices = sorted((config.token_indices or {}).items())
-    digest = content_hash(tensors, json.dumps([meaning, config.target_parameters, indices]))
+    digest = contents.digest(json.dumps([meaning, config.target_parameters, indices]))
     return Adapter(folder, digest, reading.changes)
 
 
@@ -118,7 +121,8 @@ class _Reading:
         whole: Tensor | None,
     ) -> None:
         name = f"{module}.weight"
-        if self.base.shape(name) is None and self._is_group(module):
+        stored = self.base.shape(name)
+        if stored is None and self._is_group(module):
             if magnitude is not None or bias is not None or whole is not None:
                 raise self._error(_NO_OPTIONS.format(site.module))
             for tensor, change in expert_changes(self.base, self.config, site, module, a, b).items():
@@ -141,7 +145,7 @@ class _Reading:
         )
         if delta.bias is not None and self.base.shape(f"{module}.bias") is None:
             raise self._error(f"`{site.module}` has `lora_bias`, but its layer in the model has no bias to add it to")
-        self._put_delta(site, name, delta)
+        self._put_delta(site, name, delta, stored)
 
     def _is_group(self, module: str) -> bool:
         """Whether a module without a weight has others inside: it is no quantised matrix then."""
@@ -154,7 +158,7 @@ class _Reading:
         name = f"{module}.weight"
         self._check_options(site, magnitude, None, len(b))
         scale, base = self.config.scale(site.module, len(a)), self._trained(name, whole)
-        self._put_delta(site, name, EmbeddingDelta(a, b, scale, magnitude, None, True, base))
+        self._put_delta(site, name, EmbeddingDelta(a, b, scale, magnitude, None, True, base), self.base.shape(name))
 
     def _check_options(self, site: Site, magnitude: Tensor | None, bias: Tensor | None, outputs: int) -> None:
         """Checks that a pair has what the configuration says, and nothing else."""
@@ -169,8 +173,7 @@ class _Reading:
             if tensor is not None and tensor.shape != (outputs,):
                 raise self._error(f"`{site.module}`: the tensor of `{key}` has shape {list(tensor.shape)}")
 
-    def _put_delta(self, site: Site, name: str, delta: Delta) -> None:
-        stored = self.base.shape(name)
+    def _put_delta(self, site: Site, name: str, delta: Delta, stored: tuple[int, ...] | None) -> None:
         if stored is not None and stored != delta.shape:
             raise self._error(
                 f"`{site.module}` has factors of a tensor {list(delta.shape)}, but `{name}` of the model is "

@@ -17,12 +17,32 @@ _NONE: _Rewriting = ("", "")
 _SHOWN = 5
 
 
-def resolve(modules: Iterable[str], known: Mapping[str, str], path: object) -> dict[str, str]:
-    """Returns the name in the checkpoint of each module or tensor. `known` maps names to those of the checkpoint.
-    Raises AdapterError that lists what belongs to nothing.
+class KnownNames:
+    """Names of the checkpoint, by name and by what follows their first words."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        """`names` maps names to those of the checkpoint."""
+        self._names = names
+        self._before: dict[str, list[str]] = {}
+        for name in names:
+            for before, rest in _cuts(name):
+                self._before.setdefault(rest, []).append(before)
+
+    def __getitem__(self, name: str) -> str:
+        return self._names[name]
+
+    def rewritings(self, module: str) -> set[_Rewriting]:
+        """Returns all that make a known name of `module`."""
+        found = ((cut, before) for cut, rest in _cuts(module) for before in self._before.get(rest, ()))
+        return {_shortest(cut, before) for cut, before in found}
+
+
+def resolve(modules: Iterable[str], known: KnownNames, path: object) -> dict[str, str]:
+    """Returns the name in the checkpoint of each module or tensor. Raises AdapterError that lists what belongs to
+    nothing.
     """
-    modules, index = list(dict.fromkeys(modules)), _Index(known)
-    found = {module: index.rewritings(module) for module in modules}
+    modules = list(dict.fromkeys(modules))
+    found = {module: known.rewritings(module) for module in modules}
     if missing := [module for module in modules if not found[module]]:
         raise AdapterError(
             f"{path}: {listed(missing)} belong to no part of this model: the adapter is of another model, or names are "
@@ -54,21 +74,6 @@ def _chosen(rewritings: set[_Rewriting], path: object, modules: list[str]) -> _R
     if len(rewritings) > 1:
         raise AdapterError(f"{path}: {listed(modules)} could be several parts of this model: name them as it does")
     return next(iter(rewritings))
-
-
-class _Index:
-    """Names of the checkpoint by what follows their first words."""
-
-    def __init__(self, known: Iterable[str]) -> None:
-        self._before: dict[str, list[str]] = {}
-        for name in known:
-            for before, rest in _cuts(name):
-                self._before.setdefault(rest, []).append(before)
-
-    def rewritings(self, module: str) -> set[_Rewriting]:
-        """Returns all that make a known name of `module`."""
-        found = ((cut, before) for cut, rest in _cuts(module) for before in self._before.get(rest, ()))
-        return {_shortest(cut, before) for cut, before in found}
 
 
 def _cuts(name: str) -> Iterable[tuple[str, str]]:

@@ -20,6 +20,7 @@ from ..adapters import (
     highest_rank,
     read_adapter,
 )
+from ..adapters.threads import give_way
 from ..config.model import ModelConfig
 from ..distributed import TensorParallelGroup
 from ..errors import AdapterError
@@ -109,14 +110,16 @@ class ModelAdapters:
             # Threads begin with the first device, on which a rank must not take memory.
             torch.cuda.set_device(self._device)
         parts, changes, checkpoint = self._parts, read.changes, read.checkpoint
+        give_way()
         pages = max(1, -(-_units(changes, checkpoint) // RANK_UNITS))
         changed = {
             number: made
             for number, each in enumerate(parts.sites)
-            if (made := low_rank_pages(checkpoint, each.site, changes, RANK_UNITS, base_bias=each.bias)) is not None
+            if (made := low_rank_pages(checkpoint, each.site, changes, each.bias)) is not None
         }
         for number, made in changed.items():
             _check_finite(read.adapter.path, parts.sites[number].site.modules[0], made)
+        give_way()
         embedding = EmbeddingChange.of(checkpoint, parts.embedding_weights, changes)
         factors = HostFactors.of(parts.sites, changed, pages, self._device)
         return HostAdapter(
@@ -218,8 +221,9 @@ def _is_by_output(name: str, change: Change) -> bool:
 
 
 def _check_finite(path: Path, module: str, made: LowRankPages) -> None:
-    if not all(bool(torch.stack(torch.aminmax(each)).isfinite().all()) for each in (made.a, made.b) if each.numel()):
-        dtype = str(made.a.dtype).removeprefix("torch.")
+    """Checks what was read as another type: the reader has checked what the file has."""
+    if not all(bool(torch.stack(torch.aminmax(each)).isfinite().all()) for each in made.converted if each.numel()):
+        dtype = str(made.converted[0].dtype).removeprefix("torch.")
         raise AdapterError(
             f"{path}: the factors of `{module}` are beyond the range of {dtype}, in which they are computed"
         )

@@ -5,48 +5,94 @@ B's rows go through the same row blocks as those of W (tensor-parallel shards, t
 columns through the same column cuts (shards, act-order). A layer that stacks several stored matrices has an A for each.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from ...adapters import Change, Delta, Replaced
 from ...errors import AdapterError
-from .blocks import RowBlock
+from .blocks import RowBlock, row_order
 from .checkpoint import Matrices
 from .readers import reader_of
 from .sites import Site
 
+_INTEGERS = {2: torch.int16, 4: torch.int32}
+
 
 @dataclass(frozen=True)
 class LowRankPages:
-    """The factors of one adapter on one layer. Units behind the rank are zeros, as are parts without a change."""
+    """The factors of one adapter on one layer, in the model's type, to be written page by page: views of what was read
+    of the adapter, wherever that is possible. Units behind the rank are zeros, as are parts without a change.
+    """
 
-    a: Tensor
-    """[pages, parts, units, inputs]; no pages, where the adapter changes the bias alone."""
-    b: Tensor
-    """[pages, outputs, units]; which output is of which part, `Site.ranges` says."""
-    scales: Tensor
-    """[parts] float32"""
+    site: Site
+    a: tuple[Tensor | None, ...]
+    """Of each part [rank, inputs of this rank]."""
+    b: Mapping[str, Tensor]
+    """By module [rows of the stored matrix, rank]; none, where the adapter changes the bias alone."""
+    scales: tuple[float, ...]
+    """Of each part."""
+    converted: Sequence[Tensor]
+    """Of `a` and `b`, those whose numbers were read in another type, or scaled."""
     row_factors: Tensor | None
     """[outputs] float32, what DoRA multiplies the outputs by before the bias."""
     bias: Tensor | None
     """[outputs] float32, what is added to the bias."""
+
+    @property
+    def rank(self) -> int:
+        """The highest of its parts."""
+        return max((len(each) for each in self.a if each is not None), default=0)
+
+    def write_a(self, first: int, out: NDArray[Any]) -> None:
+        """Writes A of the rank units from `first` on, as `raw` numbers: [parts, units, inputs]."""
+        for a, part in zip(self.a, out, strict=True):
+            units = 0 if a is None else _units(len(a), first, len(part))
+            if a is not None and units:
+                part[:units] = raw(a[first : first + units])
+            part[units:] = 0
+
+    def write_b(self, first: int, out: NDArray[Any]) -> None:
+        """Writes B of these units: [outputs, units]. Which output is of which part, `Site.ranges` says."""
+        row = 0
+        for block in self.site.blocks:
+            b = self.b.get(block.name)
+            units = 0 if b is None else _units(b.shape[1], first, out.shape[1])
+            values = None if b is None else raw(b)[:, first : first + units]
+            for start, stop in block.ranges:
+                rows = out[row : row + stop - start]
+                if values is not None and units:
+                    rows[:, :units] = values[start:stop]
+                rows[:, units:] = 0
+                row += stop - start
+        out[row:] = 0
+        if (order := row_order(self.site.blocks, torch.device("cpu"))) is not None:
+            out[:row] = out[order.numpy()]
+
+
+def raw(tensor: Tensor) -> NDArray[Any]:
+    """Returns the numbers of a tensor of the host, of 2 or 4 bytes, as integers of that size. NumPy copies them in the
+    thread that asks, where torch begins threads of its own.
+    """
+    return tensor.detach().view(_INTEGERS[tensor.dtype.itemsize]).numpy()
+
+
+def _units(rank: int, first: int, most: int) -> int:
+    return min(max(rank - first, 0), most)
 
 
 def low_rank_pages(
     checkpoint: Matrices,
     site: Site,
     changes: Mapping[str, Change],
-    units: int,
-    pages: int | None = None,
     base_bias: Tensor | None = None,
 ) -> LowRankPages | None:
-    """Returns the factors of a layer in pages of `units` rank units, in the model's type and on its device; None: the
-    adapter changes nothing of it. `pages`: how many at least, where other layers have more. `base_bias` [outputs] is
-    the bias of the layer, if it has one. Raises AdapterError for factors of another size, and ModelFilesError.
+    """Returns the factors of a layer; None: the adapter changes nothing of it. `base_bias` [outputs] is the bias of the
+    layer, if it has one. Raises AdapterError for factors of another size, and ModelFilesError.
     """
     found = {block.name: _delta(changes, block, site.inputs) for block in site.blocks}
     deltas = {name: delta for name, delta in found.items() if delta is not None}
@@ -54,19 +100,17 @@ def low_rank_pages(
     bias = _bias(site, changes, deltas, base_bias, like.device)
     if not deltas and bias is None:
         return None
-    width = 0
-    if deltas:
-        width = max(-(-max(delta.rank for delta in deltas.values()) // units), pages or 0) * units
-    a = like.new_zeros((len(site.modules), width, site.own_inputs))
-    for part, name in enumerate(site.modules):
-        if (delta := deltas.get(name)) is not None:
-            a[part, : delta.rank] = site.columns_of(delta.a.to(like.device))
-    b = site.rows_of(_padded(deltas.get(block.name), block, width, like) for block in site.blocks)
-    scales = [deltas[name].scale if name in deltas else 0.0 for name in site.modules]
+    a = {name: site.columns_of(delta.a.to(like.device)).to(like.dtype) for name, delta in deltas.items()}
+    b = {name: delta.b.to(like) for name, delta in deltas.items()}
+    is_scaled = site.input_scales is not None
+    converted = [a[name] for name, delta in deltas.items() if is_scaled or delta.a.dtype != like.dtype]
+    converted += [b[name] for name, delta in deltas.items() if delta.b.dtype != like.dtype]
     return LowRankPages(
-        a.unflatten(1, (width // units, units)).transpose(0, 1).contiguous(),
-        b.unflatten(1, (width // units, units)).transpose(0, 1).contiguous(),
-        torch.tensor(scales, device=like.device),
+        site,
+        tuple(a.get(name) for name in site.modules) if deltas else (),
+        b,
+        tuple(deltas[name].scale if name in deltas else 0.0 for name in site.modules),
+        converted,
         _row_factors(checkpoint, site, deltas),
         bias,
     )
@@ -93,13 +137,6 @@ def _delta(changes: Mapping[str, Change], block: RowBlock, inputs: int) -> Delta
             f"{[block.size, inputs]}: it is of another model"
         )
     return change
-
-
-def _padded(delta: Delta | None, block: RowBlock, width: int, like: Tensor) -> Tensor:
-    """Returns B [rows of the stored matrix, width]."""
-    if delta is None:
-        return like.new_zeros((block.size, width))
-    return functional.pad(delta.b.to(like), (0, width - delta.rank))
 
 
 def _row_factors(checkpoint: Matrices, site: Site, deltas: Mapping[str, Delta]) -> Tensor | None:

@@ -3,8 +3,10 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _ALIGNMENT = 128
@@ -57,3 +59,11 @@ class RecordLayout:
         """
         field, first = self._fields[index], self.starts[index] - start
         return records[:, first : first + field.nbytes].view(field.dtype).unflatten(1, field.shape)
+
+    def array(self, data: Tensor, index: int, start: int = 0) -> NDArray[Any]:
+        """Returns field `index` of one record of the host, uint8 from byte `start` of the record on: its `raw` numbers,
+        of the shape of the field.
+        """
+        field, first = self._fields[index], self.starts[index] - start
+        values = data.numpy()[first : first + field.nbytes]
+        return values.view(f"i{field.dtype.itemsize}").reshape(field.shape)

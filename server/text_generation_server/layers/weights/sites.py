@@ -4,6 +4,7 @@ does, goes through the same cuts, orders and repetitions.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
@@ -31,7 +32,7 @@ class Site:
     input_scales: Tensor | None = None
     """[inputs of this rank] by which its inputs were divided, and its columns multiplied (AWQ)."""
 
-    @property
+    @cached_property
     def modules(self) -> tuple[str, ...]:
         """The stored matrices, each once: the parts of the layer."""
         return tuple(dict.fromkeys(block.name for block in self.blocks))
