@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
-from .config.adapters import parse_adapters
+from .config.adapters import parse_adapters, parse_merged
 from .config.asked_drafter import asked_drafter
 from .config.classifier import check_classifier
 from .config.cluster import cluster_listener
@@ -60,7 +60,7 @@ from .flags import (
     TrustRemoteCode,
 )
 from .hub import ModelSource, find_folder, prepare_folder
-from .hub_adapters import prepare_adapters
+from .hub_adapters import find_adapter, prepare_adapters
 from .hub_drafter import find_drafter, prepare_drafter
 from .service.parent import start_is_due, watch_parent
 from .service.server import ServiceSettings, TraceSettings
@@ -144,6 +144,8 @@ def serve(
     ignore_pointless(exit_on_stdin_eof)
     configure_logging(logger_level, json_output)
     with _reported_errors():
+        environment = Environment.read(uds_path=uds_path)
+        merged = parse_merged(merge_adapter)
         config = ServerConfig(
             model_id=model_id,
             revision=revision,
@@ -154,7 +156,7 @@ def serve(
             uds_path=uds_path,
             socket_dir_owned=socket_dir_owned,
             exit_on_stdin_eof=exit_on_stdin_eof,
-            environment=Environment.read(uds_path=uds_path),
+            environment=environment,
             cuda_graphs=parse_cuda_graphs(cuda_graphs),
             deterministic=deterministic,
             speculate=speculate,
@@ -164,7 +166,7 @@ def serve(
             model_impl=model_impl,
             kv_cache_dtype=kv_cache_dtype,
             dequantised_copies=dequantised_copies,
-            merge_adapter=merge_adapter,
+            merge_adapter=None if merged is None else find_adapter(merged, environment.hub).folder,
             quantize=quantize,
             listener=cluster_listener(listen, cluster_cert, cluster_key, cluster_ca, cluster_insecure),
             remote_urls=tuple(remote_url or ()),
@@ -227,21 +229,22 @@ def download_weights(
         computation = AskedComputation(
             *(attention, cuda_graphs, deterministic, dequantised_copies),
             *(
-                merge_adapter,
+                parse_merged(merge_adapter),
                 parse_adapters(lora_adapters),
                 speculate,
                 asked_drafter(drafter, drafter_revision, drafter_method),
             ),
         )
         computation.check(environment, on_cuda=has_cuda_devices() or bool(cuda_memory()))
-        check_merge(load_format, merge_adapter, bool(computation.lora_adapters))
-        folders = [each.folder for each in prepare_adapters(computation.lora_adapters, environment.hub)]
-        if folders or merge_adapter is not None:
+        merged = computation.merge_adapter
+        check_merge(load_format, merged is not None, bool(computation.lora_adapters))
+        asked_adapters = computation.lora_adapters if merged is None else [merged]
+        if found := prepare_adapters(asked_adapters, environment.hub):
             # Loads torch, which a start without an adapter need not wait for here.
             from .adapters.config import read_config
 
-            for each in folders if merge_adapter is None else [merge_adapter]:
-                read_config(each)
+            for each in found:
+                read_config(each.folder)
 
         def check(folder: Path) -> None:
             config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize, shards)
@@ -251,7 +254,7 @@ def download_weights(
                 config.classes,
                 {
                     "--speculate": speculate > 0,
-                    "--merge-adapter": merge_adapter is not None,
+                    "--merge-adapter": merged is not None,
                     "--lora-adapters": bool(computation.lora_adapters),
                 },
             )
@@ -309,7 +312,7 @@ def doctor(
         computation = AskedComputation(
             *(attention, cuda_graphs, deterministic, dequantised_copies),
             *(
-                merge_adapter,
+                parse_merged(merge_adapter),
                 parse_adapters(lora_adapters),
                 speculate,
                 asked_drafter(drafter, drafter_revision, drafter_method),

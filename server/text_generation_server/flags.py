@@ -1,6 +1,5 @@
 """Flags that several commands of `text-generation-server` share."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -39,7 +38,8 @@ Quantize = Annotated[
     str | None, typer.Option(help="Quantise 16-bit weights while they are read: fp8, eetq, bitsandbytes-nf4 and others")
 ]
 MergeAdapter = Annotated[
-    Path | None, typer.Option(help="Folder of a LoRA adapter that is merged into 16-bit weights while they are read")
+    str | None,
+    typer.Option(help="LoRA adapter that is merged into 16-bit weights while they are read: folder, id or id@revision"),
 ]
 LoraAdapters = Annotated[
     str | None,

@@ -36,7 +36,7 @@ def _found(asked: AskedAdapter, hub: HubConfig) -> Path:
     if folder is None:
         raise AdapterNotFound(
             f"adapter {asked.source} is neither a folder nor in the hub cache; the launcher downloads those of "
-            "--lora-adapters, as does `text-generation-server download-weights` with the same flag"
+            f"{asked.flag}, as does `text-generation-server download-weights` with the same flag"
         )
     return folder
 
@@ -73,4 +73,4 @@ def _snapshot(asked: AskedAdapter, hub: HubConfig, local_only: bool) -> Path:
 
 
 def _source(asked: AskedAdapter) -> ModelSource:
-    return ModelSource(asked.source, asked.revision, flag="--lora-adapters", revision_flag="--lora-adapters")
+    return ModelSource(asked.source, asked.revision, flag=asked.flag, revision_flag=asked.flag)

@@ -69,9 +69,10 @@ pub struct ModelArgs {
     /// they take little memory and shorten no request, and never with `--deterministic`
     #[arg(long, env, value_enum, value_name = "MODE", default_value_t = DequantisedCopies::Auto)]
     pub dequantised_copies: DequantisedCopies,
-    /// LoRA adapter to merge into 16-bit weights while they load: a folder that PEFT has saved (docs/adapters.md)
-    #[arg(long, env, value_name = "FOLDER")]
-    pub merge_adapter: Option<PathBuf>,
+    /// LoRA adapter to merge into 16-bit weights while they load: a folder that PEFT has saved, id, id@revision or
+    /// s3://bucket/prefix (docs/adapters.md)
+    #[arg(long, env, value_name = "ADAPTER")]
+    pub merge_adapter: Option<String>,
     /// LoRA adapters that requests may name, with commas between them: id, id@revision, name=folder, name=id@revision
     /// or name=s3://bucket/prefix (docs/adapters.md)
     #[arg(long, env, value_name = "ADAPTERS")]

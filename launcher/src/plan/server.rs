@@ -15,9 +15,8 @@ fn quantize(model: &ModelArgs) -> Option<&String> {
 }
 
 /// The adapter that is merged into the weights, likewise.
-fn merge_adapter(model: &ModelArgs) -> Option<String> {
-    let folder = model.merge_adapter.as_ref()?;
-    (!folder.as_os_str().is_empty()).then(|| folder.display().to_string())
+fn merge_adapter(model: &ModelArgs) -> Option<&String> {
+    model.merge_adapter.as_ref().filter(|name| !name.is_empty())
 }
 
 /// The adapters that requests may name, likewise.

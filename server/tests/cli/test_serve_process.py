@@ -298,6 +298,11 @@ def with_small_heads(folder: Path) -> Path:
             "holds no adapter: a folder with adapter_config.json",
         ),
         (
+            lambda tmp: serve_arguments(write_config(tmp, LLAMA), tmp, "--merge-adapter", "org/absent"),
+            {},
+            "org/absent is neither a folder nor in the hub cache; the launcher downloads those of --merge-adapter",
+        ),
+        (
             lambda tmp: serve_arguments(
                 write_config(tmp, LLAMA), tmp, "--load-format", "dummy", "--merge-adapter", str(tmp)
             ),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from text_generation_server.config.adapters import AskedAdapter, parse_adapters
+from text_generation_server.config.adapters import AskedAdapter, parse_adapters, parse_merged
 from text_generation_server.errors import ConfigurationError
 
 
@@ -30,3 +30,26 @@ def test_forms(text: str | None, expected: list[AskedAdapter]) -> None:
 def test_what_cannot_be_read_is_named(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--lora-adapters"):
         parse_adapters(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, None),
+        (" ", None),
+        ("/srv/x@y", ("/srv/x@y", None)),
+        ("org/a", ("org/a", None)),
+        ("org/a@v2", ("org/a", "v2")),
+        ("s3://models/c@1", ("s3://models/c@1", None)),
+    ],
+)
+def test_one_that_is_merged(text: str | None, expected: tuple[str, str | None] | None) -> None:
+    found = parse_merged(text)
+    assert (None if found is None else (found.source, found.revision)) == expected
+    assert found is None or found.flag == "--merge-adapter"
+
+
+@pytest.mark.parametrize("text", ["@v1", "org/a@"])
+def test_a_merged_one_that_cannot_be_read_is_named(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="--merge-adapter"):
+        parse_merged(text)

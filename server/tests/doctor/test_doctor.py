@@ -177,7 +177,8 @@ def test_a_path_that_is_not_there_is_an_error_and_a_name_of_the_hub_a_warning(tm
 
 
 def test_adapters_that_are_merged_or_served(tmp_path: Path) -> None:
-    asked = AskedComputation(merge_adapter=tmp_path, lora_adapters=(AskedAdapter("pirate", str(tmp_path)),))
+    merged = AskedAdapter("a", str(tmp_path), flag="--merge-adapter")
+    asked = AskedComputation(merge_adapter=merged, lora_adapters=(AskedAdapter("pirate", str(tmp_path)),))
     error, served = adapter_findings(asked, HubConfig())
     assert error.status == served.status == "error"
     assert "--lora-adapters" in (served.remedy or "")

@@ -23,6 +23,8 @@ class AskedAdapter:
     source: str
     """A folder, an id of the hub, or a URL of an object store."""
     revision: str | None = None
+    flag: str = _FLAG
+    """The flag that names it."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,20 @@ def _parse(entry: str) -> AskedAdapter:
             "name=s3://bucket/prefix, with commas between them"
         )
     return AskedAdapter(name if equals else source, source, revision or None)
+
+
+def parse_merged(text: str | None) -> AskedAdapter | None:
+    """Reads `--merge-adapter`: a folder, an id of the hub, id@revision, or a URL of an object store; an empty one is
+    none. Raises ConfigurationError.
+    """
+    if not (place := (text or "").strip()):
+        return None
+    source, at, revision = _parts_of(place)
+    if not source or (at and not revision):
+        raise ConfigurationError(
+            f"--merge-adapter cannot be read at `{place}`: write a folder, id, id@revision or s3://bucket/prefix"
+        )
+    return AskedAdapter(source, source, revision or None, "--merge-adapter")
 
 
 def parse_source(name: str, place: str) -> AskedAdapter:

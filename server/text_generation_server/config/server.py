@@ -94,7 +94,7 @@ class AskedComputation:
     cuda_graphs: str | None = None
     deterministic: bool = False
     dequantised_copies: DequantisedCopies = "auto"
-    merge_adapter: Path | None = None
+    merge_adapter: AskedAdapter | None = None
     lora_adapters: tuple[AskedAdapter, ...] = ()
     speculate: int = 0
     drafter: AskedDrafter | None = None
@@ -263,16 +263,16 @@ def check_copies(deterministic: bool, copies: DequantisedCopies) -> None:
         )
 
 
-def check_merge(load_format: LoadFormat, merge_adapter: Path | None, has_adapters: bool = False) -> None:
+def check_merge(load_format: LoadFormat, merges: bool, has_adapters: bool = False) -> None:
     """Raises `ConfigurationError` for adapters of random weights, and for one that is merged where others are served:
     those were trained on weights without it.
     """
-    if load_format == "dummy" and (merge_adapter is not None or has_adapters):
+    if load_format == "dummy" and (merges or has_adapters):
         raise ConfigurationError(
             f"{'--lora-adapters' if has_adapters else '--merge-adapter'} needs weights of files, and --load-format "
             "dummy reads none: leave one of them out"
         )
-    if merge_adapter is not None and has_adapters:
+    if merges and has_adapters:
         raise ConfigurationError(
             "--merge-adapter changes the base on which the adapters of --lora-adapters were trained: leave one of them "
             "out"

@@ -85,15 +85,17 @@ def flag_findings(computation: AskedComputation, environment: Environment, devic
 
 def adapter_findings(computation: AskedComputation, hub: HubConfig) -> Iterator[Finding]:
     """Yields whether adapters are of a kind that is computed; a start checks that they fit the model."""
-    if (folder := computation.merge_adapter) is not None:
-        yield _adapter_finding(folder, "--merge-adapter", f"merge the adapter in {folder} into the weights")
-    for asked in computation.lora_adapters:
+    merged = [] if computation.merge_adapter is None else [computation.merge_adapter]
+    for asked in (*merged, *computation.lora_adapters):
         try:
             found = find_adapter(asked, hub)
         except AdapterNotFound as error:
             yield _absent("adapter", asked.source, error)
             continue
-        yield _adapter_finding(found.folder, "--lora-adapters", f"serve adapter {found.name} of {found.source}")
+        plan = f"serve adapter {found.name} of {found.source}"
+        if asked in merged:
+            plan = f"merge the adapter of {found.source} into the weights"
+        yield _adapter_finding(found.folder, asked.flag, plan)
 
 
 def drafter_findings(computation: AskedComputation, source: ModelSource | None, hub: HubConfig) -> Iterator[Finding]:

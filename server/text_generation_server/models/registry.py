@@ -43,7 +43,7 @@ def load_model(
     "auto" means safetensors; "dummy" reads nothing from `folder` and fills the weights with random numbers.
     Raises ConfigurationError, ModelFilesError or AdapterError, and the allocator's own errors where memory runs out.
     """
-    check_merge(load_format, merge_adapter)
+    check_merge(load_format, merge_adapter is not None)
     if load_format == "dummy":
         return _build(config, group, DummySource(dtype, device), dtype, device, kv_cache, drafter=drafter)
     twins = config.names.twins if isinstance(config, ModelConfig) else None
