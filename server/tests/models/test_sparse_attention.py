@@ -20,9 +20,11 @@ from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
 from text_generation_server.layers.infer import expanded, sparse_step
 
-NAMES = ["deepseek v3.2", "glm 5", "glm 5.2", "minimax m3"]
+PREFIXED = ["deepseek v3.2", "glm 5", "glm 5.2", "minimax m3"]
+NAMES = [*PREFIXED, "glm 5.3", "glm 5.3 other"]
+"""The last ones have recurrent layers, which cannot begin behind a prefix of another request."""
 PROMPT = [(17 * i + 3) % 90 + 4 for i in range(24)]
-"""Five positions are chosen, or two blocks of four."""
+"""Five positions are chosen, two blocks of four, or one or two pools of three or two."""
 LIMITS = WarmupLimits(max_batch_prefill_tokens=64, max_batch_size=8, max_batch_total_tokens=512, max_total_tokens=64)
 SERVING = ServingLimits(512, 63, 64, 8)
 
@@ -79,6 +81,7 @@ def engine_of(folder: Path, **options: Any) -> Engine:
     return make_engine(load(folder), LIMITS, options=EngineOptions(**options))
 
 
+@pytest.mark.parametrize("name", PREFIXED, scope="module")
 def test_prefixes_of_other_requests_may_be_read(name: str, folder: Path) -> None:
     """At every length: index keys lie in the slots of the prefix."""
     router = Router(directly(engine_of(folder)), SERVING, chunk=7, depth=2)
@@ -111,6 +114,8 @@ def test_deterministic_bits_do_not_depend_on_where_a_prompt_is_cut(folder: Path)
     for chunk in (2, 5, 6, 11, 64):
         engine.clear_cache(None)
         each, beside = stream(0, PROMPT, 6), stream(1, PROMPT[:9], 6)
-        Router(directly(engine), SERVING, chunk=chunk, depth=2, pause=0.1).run(each, beside)
+        recurrent = engine.info.recurrent
+        Router(directly(engine), SERVING, chunk=chunk, depth=2, pause=0.1, recurrent=recurrent).run(each, beside)
         found.append((each.tokens, each.logprobs))
+    assert len(found[0][0]) == 6
     assert all(each == found[0] for each in found)
