@@ -23,7 +23,12 @@ from .latent import latent_attention
 _LINEAR, _INDEXED = "linear_attention", "indexed_attention"
 _HAS_STATE = {_LINEAR: True, _INDEXED: False, "deepseek_sparse_attention": False, "full_attention": False}
 """By the type of a layer; the last three are one type."""
-_WANTED: Mapping[str, object] = {"index_kpool_always_select_tail": True, "index_kpool_compress": True, "mhc": True, "mla_use_nope": True}
+_WANTED: Mapping[str, object] = {
+    "index_kpool_always_select_tail": True,
+    "index_kpool_compress": True,
+    "mhc": True,
+    "mla_use_nope": True,
+}
 """Keys that published files have with these values alone."""
 _ACTIVATIONS: Mapping[float, GatedActivation] = {10: "silu_below_10"}
 """By the bound of their inputs."""

@@ -88,6 +88,6 @@ def _over_pools(contexts: Decodes, pool: int) -> Decodes:
     if len(rows) < len(table):
         table, rows = table[rows[:, None], ends], torch.arange(len(rows), device=rows.device)
     else:
-        table = table[:, ends]
+        table = table.index_select(1, ends)
     most = max(1, contexts.max_kv_len // pool)
     return replace(contexts, slot_table=table, rows=rows, kv_lens=contexts.kv_lens // pool, max_kv_len=most)
