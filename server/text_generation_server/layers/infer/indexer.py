@@ -37,21 +37,24 @@ class Indexer:
         q = weights.queries.apply(query, block).unflatten(1, (spec.num_heads, -1))
         keys = weights.keys.apply(x, block)
         where = new_tokens if self._rotates else unrotated_tokens
-        tokens, cache = where(self._rope, state), state.caches[self._place].k
         norms = kernels.IndexNorms(weights.norm, weights.norm_bias, None, spec.norm_eps)
-        kernels.index_postprocess(keys, norms, tokens, q, cache[..., : spec.head_dim])
+        kernels.index_postprocess(keys, norms, where(self._rope, state), q, self._keys(state))
         self._pool(x, state)
         if (step := sparse_step(state, self._choice)) is not None:
-            self._list(q, weights.weights.apply(x, block), cache[..., : spec.head_dim], step)
+            self._list(q, weights.weights.apply(x, block), step, state)
+
+    def _keys(self, state: InferState) -> Tensor:
+        """Returns the cache of index keys, [slots, 1, head_dim]."""
+        return state.caches[self._place].k[..., : self._spec.head_dim]
 
     def _pool(self, x: Activations, state: InferState) -> None:
         """Makes keys of pools, where keys are pooled."""
 
-    def _list(self, q: Tensor, of_heads: Tensor, keys: Tensor, step: SparseStep) -> None:
-        """Writes the slots of the best of `keys`, a cache, by queries `q` [T, heads, head_dim] and the weights of heads
-        [T, heads], as the lists of `step`.
+    def _list(self, q: Tensor, of_heads: Tensor, step: SparseStep, state: InferState) -> None:
+        """Writes the slots of the best keys by queries `q` [T, heads, head_dim] and the weights of heads [T, heads], as
+        the lists of `step`.
         """
-        width = aligned(step.contexts.max_kv_len)
+        keys, width = self._keys(state), aligned(step.contexts.max_kv_len)
         for part in parts_of_scores(len(q), width):
             scores = torch.empty(part.stop - part.start, width, dtype=torch.float32, device=q.device)
             contexts = some(step.contexts, part)

@@ -9,7 +9,7 @@ which takes the place of the key of that position: nothing else reads the latter
 windows do after a rejected draft, computes all that follow it again, so the last of its pool too.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from text_generation_kernels import Decodes
 
 from ..weights import Activations
 from .indexer import Indexer, aligned
-from .sparse_step import SparseStep, contexts_of, parts_of_scores, slots_of, some
+from .sparse_step import Choice, SparseStep, contexts_of, parts_of_scores, slots_of, some
 from .state import InferState
 
 
@@ -32,6 +32,18 @@ class _Pools:
     """[T, pool] int64, the slots of their positions; the last is that of the token."""
     full: Tensor
     """[T, 1] bool, whether there is such a pool. If not, all slots are that of the token."""
+
+
+@dataclass(frozen=True)
+class _OverPools:
+    """The full pools from which the new tokens of a step choose."""
+
+    keys: Decodes
+    """Each token as a decode over the keys of those before it, which are in the slots of their last positions."""
+    numbers: Decodes
+    """The same over their numbers."""
+    newest: Tensor
+    """[T, 1] int64, the place of the pool that is not full among those that a token attends to."""
 
 
 class PooledIndexer(Indexer):
@@ -48,26 +60,25 @@ class PooledIndexer(Indexer):
             slots, full = pools.slots[part], pools.full[part]
             keys, gates = cache[slots].split(size, dim=-1)
             # Rounded where transformers rounds.
-            shares = (gates.float() + weights.offsets.float()).softmax(dim=1).to(keys.dtype)
+            shares = (gates.float() + weights.offsets).softmax(dim=1).to(keys.dtype)
             cache[:, :size].index_copy_(0, slots[:, -1], torch.where(full, (shares * keys).sum(dim=1), keys[:, -1]))
 
-    def _list(self, q: Tensor, of_heads: Tensor, keys: Tensor, step: SparseStep) -> None:
+    def _list(self, q: Tensor, of_heads: Tensor, step: SparseStep, state: InferState) -> None:
         """See `Indexer`. Pools are chosen by their numbers, and the one that is not full follows them in a list."""
-        choice, chosen, table = self._choice, step.chosen.slot_table, step.contexts.slot_table
-        pools = _over_pools(step.contexts, choice.block)
-        width = aligned(pools.max_kv_len)
-        numbers = torch.arange(width, dtype=torch.int32, device=q.device)[None]
-        # Positions of lists are of 64 bits.
+        choice, table = self._choice, step.contexts.slot_table
+        over = state.once((_OverPools, choice), lambda: _over_pools(step.contexts, choice))
+        cache, width = self._keys(state), over.numbers.max_kv_len
+        # Positions of lists have 64 bits.
         for part in parts_of_scores(len(q), max(width, 2 * choice.places)):
-            contexts, lists = some(pools, part), some(step.contexts, part)
-            scores = torch.empty(len(lists.rows), width, dtype=torch.float32, device=q.device)
-            kernels.index_scores(q[part], of_heads[part], keys, contexts, choice.top_k, scores)
-            best = torch.zeros(len(lists.rows), choice.top_k, dtype=torch.int32, device=q.device)
-            counts = contexts.kv_lens
-            kernels.top_slots(scores, Decodes(numbers, torch.zeros_like(lists.rows), counts, width), best)
-            places = counts.clamp(max=choice.top_k).to(torch.int64)
-            best = functional.pad(best, (0, 1)).scatter_(1, places[:, None], counts[:, None])
-            chosen[part] = slots_of(best, choice.block, table, lists.rows)
+            contexts, numbers = some(over.keys, part), some(over.numbers, part)
+            count = len(contexts.rows)
+            scores = torch.empty(count, width, dtype=torch.float32, device=q.device)
+            kernels.index_scores(q[part], of_heads[part], cache, contexts, choice.top_k, scores)
+            pools = torch.zeros(count, choice.top_k, dtype=torch.int32, device=q.device)
+            kernels.top_slots(scores, numbers, pools)
+            pools = functional.pad(pools, (0, 1)).scatter_(1, over.newest[part], numbers.kv_lens[:, None])
+            rows = step.contexts.rows[part]
+            step.chosen.slot_table[part] = slots_of(pools, choice.block, table, rows)
 
 
 def _pools_of(state: InferState, pool: int) -> _Pools:
@@ -79,15 +90,17 @@ def _pools_of(state: InferState, pool: int) -> _Pools:
     return _Pools(torch.cat((torch.where(full, slots, own), own), dim=1), full)
 
 
-def _over_pools(contexts: Decodes, pool: int) -> Decodes:
-    """Returns the same tokens as decodes over the full pools before them, whose keys are in the slots of their last
-    positions.
-    """
+def _over_pools(contexts: Decodes, choice: Choice) -> _OverPools:
     table, rows = contexts.slot_table, contexts.rows
-    ends = torch.arange(pool - 1, table.shape[1], pool, device=rows.device)
+    ends = torch.arange(choice.block - 1, table.shape[1], choice.block, device=rows.device)
+    order = torch.arange(len(rows), device=rows.device)
+    counts, most = contexts.kv_lens // choice.block, max(1, contexts.max_kv_len // choice.block)
+    # Of the table or of rows that tokens have, whichever is smaller.
     if len(rows) < len(table):
-        table, rows = table[rows[:, None], ends], torch.arange(len(rows), device=rows.device)
+        keys = Decodes(table[rows[:, None], ends], order, counts, most)
     else:
-        table = table.index_select(1, ends)
-    most = max(1, contexts.max_kv_len // pool)
-    return replace(contexts, slot_table=table, rows=rows, kv_lens=contexts.kv_lens // pool, max_kv_len=most)
+        keys = Decodes(table.index_select(1, ends), rows, counts, most)
+    width = aligned(most)
+    numbers = torch.arange(width, dtype=torch.int32, device=rows.device)[None]
+    newest = counts.clamp(max=choice.top_k)[:, None].to(torch.int64)
+    return _OverPools(keys, Decodes(numbers, torch.zeros_like(rows), counts, width), newest)

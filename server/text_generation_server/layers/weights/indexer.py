@@ -32,7 +32,7 @@ class IndexerWeights:
     """[head_dim, hidden], never quantised: makes the logits with which elements of a key count within their pool. None,
     as the next one: keys are not pooled."""
     offsets: Tensor | None = None
-    """[pool, head_dim], what is added to these logits at each place of a pool."""
+    """[pool, head_dim] float32, what is added to these logits at each place of a pool."""
 
 
 def load_indexer(
@@ -67,7 +67,7 @@ def _pooling(checkpoint: Checkpoint, layer: int, pool: int, size: int) -> tuple[
         return None, None
     names, source = checkpoint.names, checkpoint.source
     gate, offset = (checkpoint.inside(layer, name) for name in (names.index_gate, names.index_offset))
-    return Dense(source.read(gate, (size, checkpoint.spec.hidden_size))), source.read(offset, (pool, size))
+    return Dense(source.read(gate, (size, checkpoint.spec.hidden_size))), source.read(offset, (pool, size)).float()
 
 
 def _order(attention: LatentAttentionSpec, spec: IndexerSpec) -> tuple[int, ...]:
