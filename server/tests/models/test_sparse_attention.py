@@ -12,7 +12,7 @@ from support.families import logits_of, model_of
 from support.family_cases import CASES
 from support.loading import load
 from support.router import Router
-from support.windows import request, run
+from support.windows import hinting, request, run
 from torch import Tensor
 
 from text_generation_server.engine.engine import Engine
@@ -99,13 +99,17 @@ def test_prefixes_of_other_requests_may_be_read(name: str, folder: Path) -> None
 
 
 def test_windows_of_drafts_change_no_token(folder: Path) -> None:
-    """Prompts that repeat themselves are drafted."""
+    """Nor its probability. Drafts are of prompts that repeat themselves, and of hints with every third token wrong."""
     prompts = [[5, 6, 7] * 6, [60] * 9, PROMPT]
     asked = [request(row, prompt, room=40) for row, prompt in enumerate(prompts)]
     plain = run(engine_of(folder), asked, 1)
     for deterministic in (False, True):
-        windows = run(engine_of(folder, speculate=3, deterministic=deterministic), asked, 4)
+        engine = engine_of(folder, speculate=3, deterministic=deterministic)
+        windows = run(engine, asked, 4, hinter=hinting(plain, asked, 3))
         assert windows.ids == plain.ids
+        assert windows.steps < plain.steps
+        for row, logprobs in plain.logprobs.items():
+            assert windows.logprobs[row] == pytest.approx(logprobs, abs=1e-3)
 
 
 def test_deterministic_bits_do_not_depend_on_where_a_prompt_is_cut(folder: Path) -> None:
