@@ -111,6 +111,7 @@ def test_limits_beyond_the_context(folder: Path, limits: AskedLimits, message: s
     check(folder, limits, ROPE_SCALING="linear", ROPE_FACTOR="2")
 
 
+CHOOSING = {"architectures": ["Glm5NextForCausalLM"], "num_hidden_layers": 4, "kv_lora_rank": 12, "q_lora_rank": 10}
 MIXTURE = {"architectures": ["MixtralForCausalLM"], "num_local_experts": 3, "intermediate_size": 48}
 
 
@@ -125,6 +126,7 @@ MIXTURE = {"architectures": ["MixtralForCausalLM"], "num_local_experts": 3, "int
             "runs through Transformers: leave it out",
         ),
         ({}, AskedShards(2, context_parallel=True), "LlamaForCausalLM has none: leave it out"),
+        (CHOOSING, AskedShards(2, context_parallel=True), "positions that an indexer chooses: leave it out"),
         (MIXTURE, AskedShards(4, expert_parallel=True), "4 shards cannot each have one of 3 experts: leave"),
         ({**MIXTURE, "intermediate_size": 2}, AskedShards(4), "cannot share the inner size 2 of the experts: set"),
     ],
@@ -333,11 +335,19 @@ def test_contexts_of_several_stretches_are_served(folder: Path) -> None:
         check(folder, AskedLimits(4095, 4097))
 
 
-def test_contexts_that_an_indexer_cuts_are_served(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"architectures": ["DeepseekV32ForCausalLM"], "n_group": 1, "topk_group": 1, "qk_rope_head_dim": 4},
+        {"architectures": ["Glm5NextForCausalLM"], "num_hidden_layers": 4, "index_kpool": 32},
+    ],
+    ids=["positions", "pools"],
+)
+def test_contexts_that_an_indexer_cuts_are_served(folder: Path, values: dict[str, object]) -> None:
     """As far as there are positions."""
     raw = json.loads((folder / "config.json").read_text())
-    latent = {"kv_lora_rank": 12, "q_lora_rank": 10, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 8}
-    sparse = {"architectures": ["DeepseekV32ForCausalLM"], "n_group": 1, "topk_group": 1, "index_topk": 96, **latent}
+    latent = {"kv_lora_rank": 12, "q_lora_rank": 10, "qk_nope_head_dim": 6, "v_head_dim": 8}
+    sparse = {"index_topk": 96, **latent, **values}
     (folder / "config.json").write_text(json.dumps({**raw, **sparse, "max_position_embeddings": 4096}))
     check(folder, AskedLimits(4095, 4096))
     with pytest.raises(ConfigurationError, match="for the 4096 positions of the model"):

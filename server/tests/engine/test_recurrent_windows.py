@@ -21,7 +21,7 @@ from support.masked_windows import Guess, nothing
 from support.masked_windows import run as run_masked
 from support.replayed import capture, replays
 from support.thread_ranks import ThreadGroup, thread_groups, together
-from support.windows import NEW_TOKENS, PROMPTS, SETTINGS, Hinter, Reader, request, run, run_arriving
+from support.windows import NEW_TOKENS, PROMPTS, SETTINGS, Reader, hinting, request, run, run_arriving
 
 import text_generation_kernels as kernels
 from text_generation_kernels import Runs
@@ -67,18 +67,6 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 def asked() -> list[Request]:
     return [request(row, PROMPTS[row % len(PROMPTS)], **settings) for row, settings in enumerate(SETTINGS)]
-
-
-def hinting(expected: Reader, requests: Sequence[Request], spoilt: int) -> Hinter:
-    """Hints of which every `spoilt`-th token is wrong."""
-
-    def hints(row: int, ids: Sequence[int]) -> list[Hint]:
-        at = len(requests[row].input_ids) + len(ids)
-        later = np.array(expected.ids[row][len(ids) :], dtype=np.int64)
-        wrong = np.arange(at, at + len(later)) % spoilt == spoilt - 1
-        return [Hint(row, at, np.where(wrong, (later + 1) % 64, later))]
-
-    return hints
 
 
 RIGHT = 1 << 30

@@ -13,7 +13,7 @@ from text_generation_server.layers.infer import expanded
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(scope="module", params=["deepseek v3.2", "glm 5.2", "minimax m3"])
+@pytest.fixture(scope="module", params=["deepseek v3.2", "glm 5.2", "minimax m3", "glm 5.3"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A vocabulary of 99 lacks ids that the schedules have: they need a larger one."""
     model = model_of(request.param)

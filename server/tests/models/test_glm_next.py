@@ -1,4 +1,4 @@
-"""GLM 5.3 Flash: how long its contexts are, its quantised files, and what is refused."""
+"""GLM 5.3 Flash: pools of every size, its quantised files, and what is refused."""
 
 import json
 from dataclasses import replace
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from support.driver import Driver
 from support.eight_bit import quantise_folder
 from support.families import PROMPTS, logits_of, made, model_of, write
@@ -18,7 +19,8 @@ from text_generation_server.config.json_object import JsonObject
 from text_generation_server.config.model import ModelConfig, parse_model_config
 from text_generation_server.config.recurrent import KimiDeltaSpec
 from text_generation_server.doctor.model import kv_bytes_per_token
-from text_generation_server.errors import ConfigurationError, UnsupportedModel
+from text_generation_server.engine.kv_pool import bytes_per_slot
+from text_generation_server.errors import ConfigurationError, ModelFilesError, UnsupportedModel
 
 NAME = "glm 5.3"
 CASE = GLM_NEXT_CASES[NAME]
@@ -36,26 +38,50 @@ def changed(folder: Path, values: dict[str, object]) -> ModelConfig:
     return parse_model_config(JsonObject({**raw, **values}, "config.json"), None)
 
 
-def test_the_longest_context_is_computed_as_the_indexer_would_have_it(folder: Path) -> None:
-    """8 pools of 4 positions and 3 further ones. Of one more, some position is not chosen."""
-    longest = ModelConfig.from_folder(folder).max_context_length
-    assert longest == 32 + 3
-    ids = [(31 * index) % 90 + 4 for index in range(longest + 1)]
-    found = Driver(load(folder), max_tokens=64).prefill({"a": ids[:longest]}, all_logits=True)
-    torch.testing.assert_close(found, logits_of(CASE, model_of(NAME), ids[:longest]), atol=2e-4, rtol=2e-4)
-    beyond = Driver(load(folder), max_tokens=64).prefill({"a": ids})
-    assert (beyond[-1] - logits_of(CASE, model_of(NAME), ids)[-1]).abs().max() > 1e-2
+@pytest.mark.parametrize(("chosen", "pool"), [(5, 1), (12, 4), (16, 16), (64, 8)])
+def test_contexts_reach_as_far_as_positions_whatever_the_size_of_a_pool(chosen: int, pool: int, tmp_path: Path) -> None:
+    """Prompts of every length around a pool's end, whole and cut, then decodes to the last position."""
+    text = {**GLM_NEXT, "index_topk": chosen, "index_kpool": pool}
+    case = replace(CASE, values={**CASE.values, "text_config": text})
+    reference = made(case)
+    write(case, reference, tmp_path)
+    ids = [(31 * index + index // 7) % 90 + 4 for index in range(64)]
+    expected = logits_of(case, reference, ids)
+    driver, lengths = Driver(load(tmp_path), max_tokens=64), sorted({60, 1, pool, 2 * pool + 1})
+    found = driver.prefill({str(length): ids[:length] for length in lengths}, all_logits=True)
+    close(found, torch.cat([expected[:length] for length in lengths]))
+    for length in range(60, 64):
+        driver.ids["60"].append(ids[length])
+        close(driver.decode(["60"])[0], expected[length])
+    driver.register("cut", ids)
+    for first in range(0, 63, 7):
+        close(driver.extend("cut", 7)[0], expected[first + 6])
 
 
-def test_a_published_file_has_2051_positions() -> None:
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
+
+
+def test_a_published_file_has_all_its_positions() -> None:
     raw = {"architectures": ["Glm5NextForCausalLM"], "hidden_size": 64, "intermediate_size": 64, "vocab_size": 99}
-    raw |= {"num_attention_heads": 4, "num_hidden_layers": 4, "index_kpool": 4}
-    assert parse_model_config(JsonObject(raw, "config.json"), None).max_context_length == 2051
+    raw |= {"num_attention_heads": 4, "num_hidden_layers": 4}
+    assert parse_model_config(JsonObject(raw, "config.json"), None).max_context_length == 1048576
 
 
 def test_positions_take_what_is_counted_before_a_start(folder: Path) -> None:
-    """Latent vectors of 12 elements, and the least shared key, in two layers."""
-    assert kv_bytes_per_token(ModelConfig.from_folder(folder), 1, 2) == 2 * (12 + 16) * 2
+    """In two layers: latent vectors of 12 elements, the least shared key, an index key and its gates of 16 each."""
+    expected = 2 * (12 + 16 + 2 * 16) * 4
+    assert kv_bytes_per_token(ModelConfig.from_folder(folder), 1, 4) == bytes_per_slot(load(folder)) == expected
+
+
+def test_gates_of_a_pool_are_missed(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").symlink_to(folder / "config.json")
+    tensors = load_file(folder / "model.safetensors")
+    missing = "model.layers.1.self_attn.indexer.index_kpool_compress_gate"
+    del tensors[missing]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ModelFilesError, match=missing):
+        load(tmp_path)
 
 
 def test_quantised_matrices_stand_beside_those_with_16_bits(tmp_path: Path) -> None:
@@ -67,7 +93,7 @@ def test_quantised_matrices_stand_beside_those_with_16_bits(tmp_path: Path) -> N
     write(case, made(case), folder)
     suffixes = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "gate_proj", "up_proj", "down_proj")
     apart = ("q", "k", "v", "o", "b", "forget_gate.f_a", "forget_gate.f_b", "g_a", "g_b")
-    others = ["lm_head", "kv_b_proj", *(f"{each}_proj" for each in apart)]
+    others = ["lm_head", "kv_b_proj", "wq_b", "wk", "weights_proj", *(f"{each}_proj" for each in apart)]
     quantise_folder(folder, tmp_path / "made", "fp8 of blocks", suffixes, modules_to_not_convert=others)
     expected, found = (results(load(each), PROMPTS, steps=2)[0] for each in (folder, tmp_path / "made"))
     assert 0 < (found - expected).norm() < 0.4 * (expected - expected.mean()).norm()
@@ -96,7 +122,15 @@ def test_decays_have_the_bound_that_transformers_reads(folder: Path, values: dic
         ({"hc_mult": 10**9}, ConfigurationError, "`hc_mult`"),
         ({"hc_sinkhorn_iters": 0}, ConfigurationError, "`hc_sinkhorn_iters`"),
         ({"hidden_act": "gelu"}, UnsupportedModel, "`hidden_act` in config.json must be 'silu'"),
+        ({"index_head_dim": 512}, ConfigurationError, "`index_head_dim` must be an integer of at most 256"),
+        ({"index_kpool": 512}, ConfigurationError, "`index_kpool` must be an integer of at most 256"),
         ({"index_kpool": 5}, ConfigurationError, r"`index_topk` must be a multiple of `index_kpool` \(5\)"),
+        ({"index_kpool_compress": False}, UnsupportedModel, "`index_kpool_compress` in config.json must be true"),
+        (
+            {"indexer_types": ["full", "shared", "full", "full"]},
+            ConfigurationError,
+            "`indexer_types` must be 'full' for layer 1",
+        ),
         ({"index_kpool_always_select_tail": False}, UnsupportedModel, "`index_kpool_always_select_tail`.* be true"),
         ({"layer_types": ["mamba2"] * 4}, ConfigurationError, "`layer_types` must be a list of 4 names"),
         ({"linear_lower_bound": 5.0}, ConfigurationError, "`linear_lower_bound` must be a number below 0"),

@@ -76,10 +76,12 @@ def test_weights_take_what_is_counted_before_they_are_read(folder: Path) -> None
     assert weight_bytes(config.quantised("fp8"), 2) == sum(matrices.values()) + kept
 
 
-def test_explain_names_the_matrices_of_the_indexer(folder: Path) -> None:
+@pytest.mark.parametrize("name", [*LATENT, "glm 5.3"])
+def test_explain_names_the_matrices_of_the_indexer(name: str, folder: Path) -> None:
     parts = [each.part for each in matrices_of(ModelConfig.from_folder(folder), torch.float32, 1)]
     names = {part.name for part in parts if isinstance(part, Matrix)}
     assert {"indexer queries", "indexer keys", "indexer weights"} <= names
+    assert ("indexer gates" in names) == (name == "glm 5.3")
 
 
 def indexers(folder: Path) -> list[tuple[IndexerSpec, IndexerWeights]]:

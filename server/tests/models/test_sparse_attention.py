@@ -12,7 +12,7 @@ from support.families import logits_of, model_of
 from support.family_cases import CASES
 from support.loading import load
 from support.router import Router
-from support.windows import request, run
+from support.windows import hinting, request, run
 from torch import Tensor
 
 from text_generation_server.engine.engine import Engine
@@ -20,9 +20,11 @@ from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
 from text_generation_server.layers.infer import expanded, sparse_step
 
-NAMES = ["deepseek v3.2", "glm 5", "glm 5.2", "minimax m3"]
+PREFIXED = ["deepseek v3.2", "glm 5", "glm 5.2", "minimax m3"]
+NAMES = [*PREFIXED, "glm 5.3", "glm 5.3 other"]
+"""The last ones have recurrent layers, which cannot begin behind a prefix of another request."""
 PROMPT = [(17 * i + 3) % 90 + 4 for i in range(24)]
-"""Five positions are chosen, or two blocks of four."""
+"""Five positions are chosen, two blocks of four, or one or two pools of three or two."""
 LIMITS = WarmupLimits(max_batch_prefill_tokens=64, max_batch_size=8, max_batch_total_tokens=512, max_total_tokens=64)
 SERVING = ServingLimits(512, 63, 64, 8)
 
@@ -79,6 +81,7 @@ def engine_of(folder: Path, **options: Any) -> Engine:
     return make_engine(load(folder), LIMITS, options=EngineOptions(**options))
 
 
+@pytest.mark.parametrize("name", PREFIXED, scope="module")
 def test_prefixes_of_other_requests_may_be_read(name: str, folder: Path) -> None:
     """At every length: index keys lie in the slots of the prefix."""
     router = Router(directly(engine_of(folder)), SERVING, chunk=7, depth=2)
@@ -96,13 +99,17 @@ def test_prefixes_of_other_requests_may_be_read(name: str, folder: Path) -> None
 
 
 def test_windows_of_drafts_change_no_token(folder: Path) -> None:
-    """Prompts that repeat themselves are drafted."""
+    """Nor its probability. Drafts are of prompts that repeat themselves, and of hints with every third token wrong."""
     prompts = [[5, 6, 7] * 6, [60] * 9, PROMPT]
     asked = [request(row, prompt, room=40) for row, prompt in enumerate(prompts)]
     plain = run(engine_of(folder), asked, 1)
     for deterministic in (False, True):
-        windows = run(engine_of(folder, speculate=3, deterministic=deterministic), asked, 4)
+        engine = engine_of(folder, speculate=3, deterministic=deterministic)
+        windows = run(engine, asked, 4, hinter=hinting(plain, asked, 3))
         assert windows.ids == plain.ids
+        assert windows.steps < plain.steps
+        for row, logprobs in plain.logprobs.items():
+            assert windows.logprobs[row] == pytest.approx(logprobs, abs=1e-3)
 
 
 def test_deterministic_bits_do_not_depend_on_where_a_prompt_is_cut(folder: Path) -> None:
@@ -111,6 +118,8 @@ def test_deterministic_bits_do_not_depend_on_where_a_prompt_is_cut(folder: Path)
     for chunk in (2, 5, 6, 11, 64):
         engine.clear_cache(None)
         each, beside = stream(0, PROMPT, 6), stream(1, PROMPT[:9], 6)
-        Router(directly(engine), SERVING, chunk=chunk, depth=2, pause=0.1).run(each, beside)
+        recurrent = engine.info.recurrent
+        Router(directly(engine), SERVING, chunk=chunk, depth=2, pause=0.1, recurrent=recurrent).run(each, beside)
         found.append((each.tokens, each.logprobs))
+    assert len(found[0][0]) == 6
     assert all(each == found[0] for each in found)

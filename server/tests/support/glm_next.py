@@ -12,10 +12,10 @@ GLM_NEXT: dict[str, Any] = {
     **SIZES,
     "hc_mult": 4,
     "hc_sinkhorn_iters": 20,
-    "index_head_dim": 8,
-    "index_kpool": 4,
-    "index_n_heads": 2,
-    "index_topk": 32,
+    "index_head_dim": 16,
+    "index_kpool": 2,
+    "index_n_heads": 8,
+    "index_topk": 4,
     "kv_lora_rank": 12,
     "layer_types": ["linear_attention", "indexed_attention", "linear_attention", "indexed_attention"],
     "linear_conv_kernel_dim": 3,
@@ -34,12 +34,17 @@ GLM_NEXT: dict[str, Any] = {
     "rms_norm_eps": 1e-3,
     "v_head_dim": 8,
 }
-"""Prompts have several pools of positions. Large epsilons show where they belong."""
+"""Prompts are longer than the pools that are chosen. Few heads of an indexer would often have scores of 0, which are
+equal. Large epsilons show where they belong."""
 OTHER: dict[str, Any] = {
     **GLM_NEXT,
     "hc_eps": 1e-3,
     "hc_mult": 3,
     "hc_sinkhorn_iters": 2,
+    "index_kpool": 3,
+    "index_topk": 3,
+    "indexer_types": ["full", "full", "shared", "full"],
+    "layer_types": ["linear_attention", "indexed_attention", "indexed_attention", "linear_attention"],
     "linear_head_dim": 6,
     "linear_lower_bound": None,
     "linear_num_heads": 8,
@@ -47,7 +52,7 @@ OTHER: dict[str, Any] = {
     "n_shared_experts": 2,
     "topk_group": 1,
 }
-"""No lower bound of decays, and another number of streams."""
+"""No lower bound of decays, another number of streams, and a layer that reads what the one before it has chosen."""
 IMAGES: dict[str, Any] = {
     "depth": 1,
     "hidden_size": 16,

@@ -81,6 +81,18 @@ Hinter = Callable[[int, Sequence[int]], list[Hint]]
 """Gives hints of a row, whose tokens so far are those of the second argument, for the next plan."""
 
 
+def hinting(expected: Reader, requests: Sequence[Request], spoilt: int) -> Hinter:
+    """Hints of which every `spoilt`-th token is wrong."""
+
+    def hints(row: int, ids: Sequence[int]) -> list[Hint]:
+        at = len(requests[row].input_ids) + len(ids)
+        later = np.array(expected.ids[row][len(ids) :], dtype=np.int64)
+        wrong = np.arange(at, at + len(later)) % spoilt == spoilt - 1
+        return [Hint(row, at, np.where(wrong, (later + 1) % 64, later))]
+
+    return hints
+
+
 def run(
     engine: Engine,
     requests: Sequence[Request],

@@ -277,6 +277,8 @@ def _latent_attention(spec: LatentAttentionSpec, names: TensorNames, hidden: int
         yield names.index_q, spec.query_dim * indexer.num_heads * indexer.head_dim
         yield names.index_k, hidden * indexer.head_dim
         yield "", hidden * indexer.num_heads
+        if spec.pool:
+            yield "", (hidden + spec.pool) * indexer.head_dim
     # It is dequantised when it is loaded.
     yield "", spec.latent_dim * spec.num_heads * (spec.key_dim + spec.value_dim)
     if spec.gates is not None:

@@ -175,6 +175,9 @@ class LatentAttentionSpec:
     states."""
     top_k: int = 0
     """Positions that a token attends to; 0: all before it."""
+    pool: int = 0
+    """Positions that are chosen together, by a weighted mean of their index keys; those of the newest pool, which is
+    not full yet, are read besides. 0: each is chosen by itself."""
     indexer: IndexerSpec | None = None
     """What chooses them, from the low-rank vector and hidden states; None: the layer before it that has one."""
     query_scale: float = 1.0
@@ -188,6 +191,13 @@ class LatentAttentionSpec:
     def gate_size(self) -> int:
         """Gates of a head."""
         return {None: 0, "heads": 1, "elements": self.value_dim}[self.gates]
+
+    @property
+    def index_dim(self) -> int:
+        """Elements that the cache has of a position for its indexer: a key, and where keys are pooled its weights."""
+        if self.indexer is None:
+            return 0
+        return self.indexer.head_dim * (2 if self.pool else 1)
 
     @property
     def shared_dim(self) -> int:

@@ -239,8 +239,8 @@ def _cached(mixer: MixerSpec, shards: int) -> tuple[int, int]:
     # States of recurrent layers do not depend on the number of tokens.
     if not isinstance(mixer, AttentionSpec | LatentAttentionSpec):
         return 0, 0
-    index = 0 if mixer.indexer is None else mixer.indexer.head_dim
     if isinstance(mixer, LatentAttentionSpec):
-        return 1, mixer.latent_dim + mixer.shared_dim + index
+        return 1, mixer.latent_dim + mixer.shared_dim + mixer.index_dim
+    index = 0 if mixer.indexer is None else mixer.indexer.head_dim
     own = kv_heads_of_rank(mixer.num_heads, mixer.num_kv_heads, shards) if mixer.reads_layer is None else 0
     return (1, 2 * own * mixer.head_dim + index) if index else (2 * own, mixer.head_dim)

@@ -36,7 +36,6 @@ from ..layers.infer import (
     BlockSparseAttention,
     CacheShape,
     CallingLayer,
-    Choice,
     ContextParallel,
     DenseFeedForward,
     Embedding,
@@ -57,6 +56,7 @@ from ..layers.infer import (
     OverlappedHalves,
     ParallelLayer,
     PerLayerInputs,
+    PooledIndexer,
     RecurrentMixer,
     ScaledFeedForward,
     ScaledLayer,
@@ -371,14 +371,17 @@ class DecoderBuilder:
         self._note(index, spec, weights)
         rope, indexer = self._rope(spec.rope, spec.shared_dim), None
         if spec.indexer is not None:
-            indexer = self._indexer(index, spec, spec.indexer, rope)
+            indexer = self._indexer(index, spec, spec.indexer)
             self._caches.append(indexer.cache)
         return LatentAttention(len(self._caches), spec, weights, heads, rope, indexer, self._parallel)
 
-    def _indexer(self, index: int, attention: LatentAttentionSpec, spec: IndexerSpec, rope: RopeTable) -> Indexer:
+    def _indexer(self, index: int, attention: LatentAttentionSpec, spec: IndexerSpec) -> Indexer:
         weights = load_indexer(self._checkpoint, index, attention, spec)
         self._note(index, spec, weights)
-        return Indexer(len(self._caches), spec, Choice(attention.top_k), weights, rope)
+        # Kernels rotate a pair at least, if only by angles of 0.
+        rope = self._rope(attention.rope, attention.rope_dim or 2)
+        made = PooledIndexer if attention.pool else Indexer
+        return made(len(self._caches), attention, spec, weights, rope)
 
     def _recurrent_mixer(self, index: int, spec: RecurrentSpec) -> RecurrentMixer:
         mixer, weights = recurrent_mixer(self._checkpoint, index, len(self._recurrent), spec, self._rope)

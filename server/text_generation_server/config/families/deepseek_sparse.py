@@ -26,16 +26,17 @@ def _sparse(config: JsonObject, interleaved: bool) -> DecoderSpec:
     """`interleaved`: whether neighbours of an index key are a pair, unless the file says so."""
     config.integer("q_lora_rank")
     mixer = latent_attention(config, interleaved=True)
-    mixer = replace(mixer, top_k=config.integer("index_topk"), indexer=_indexer(config, interleaved))
+    mixer = replace(mixer, top_k=config.integer("index_topk"), indexer=indexer(config, interleaved))
     dense = pre_norm_layer(config, mixer, gated(config))
     mixed = replace(dense, ffn=sigmoid_routed(config))
     layers = by_number(config, dense, mixed, mixed_by_type(config))
-    return decoder(config, _sharing(layers, _shared(config, len(layers))))
+    return decoder(config, with_shared(config, layers))
 
 
-def _indexer(config: JsonObject, interleaved: bool) -> IndexerSpec:
+def indexer(config: JsonObject, interleaved: bool) -> IndexerSpec:
+    """Under DeepSeek's keys. `interleaved`: whether neighbours of an index key are a pair, unless the file says so."""
     size = config.integer("index_head_dim", maximum=_MOST_INDEX)
-    if size < config.integer("qk_rope_head_dim"):
+    if size < config.integer("qk_rope_head_dim", minimum=0):
         raise config.error("index_head_dim", "at least `qk_rope_head_dim`")
     heads = config.integer("index_n_heads", maximum=MOST_HEADS)
     return IndexerSpec(heads, size, config.boolean("indexer_rope_interleave", default=interleaved), _NORM_EPS)
@@ -57,7 +58,13 @@ def _shared(config: JsonObject, layers: int) -> Sequence[bool]:
     return [max(index - first + 1, 0) % every != 0 for index in range(layers)]
 
 
-def _sharing(layers: Sequence[LayerSpec], shared: Sequence[bool]) -> tuple[LayerSpec, ...]:
+def with_shared(config: JsonObject, layers: Sequence[LayerSpec]) -> tuple[LayerSpec, ...]:
+    """Returns the same layers, without indexers where latent attention reads what a layer before it has chosen."""
+    shared = _shared(config, len(layers))
+    first = next((index for index, layer in enumerate(layers) if isinstance(layer.mixer, LatentAttentionSpec)), 0)
+    if shared[first]:
+        raise config.error("indexer_types", f"'full' for layer {first}, the first one with an indexer")
+
     def without(layer: LayerSpec) -> LayerSpec:
         mixer = layer.mixer
         return replace(layer, mixer=replace(mixer, indexer=None)) if isinstance(mixer, LatentAttentionSpec) else layer

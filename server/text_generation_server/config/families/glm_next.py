@@ -1,7 +1,6 @@
 """GLM 5.3 Flash: hyper-connections between residual streams, Kimi delta attention whose decays have a lower bound,
-every fourth layer latent attention without RoPE, and the experts of DeepSeek V3 with bounds of activations. An indexer
-chooses pools of positions: up to as many positions as it always chooses, attention is that of all positions, and longer
-contexts are not served.
+every fourth layer latent attention without RoPE to the pools of positions that an indexer chooses, and the experts of
+DeepSeek V3 with bounds of activations.
 """
 
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from ..spec import DecoderSpec, GatedActivation, LatentAttentionSpec, LayerSpec
 from ..streams import HyperConnectionsSpec
 from .common import MOST_LAYERS, decoder, gated, layer_types, pre_norm_layer, silu_alone
 from .deepseek import SIZES, sigmoid_routed
+from .deepseek_sparse import indexer, with_shared
 from .experts import mixed_by_type, shared_expert_names
 from .family import Family
 from .kimi_linear import OF_STATES, kimi_delta, with_kimi_delta
@@ -23,11 +23,16 @@ from .latent import latent_attention
 _LINEAR, _INDEXED = "linear_attention", "indexed_attention"
 _HAS_STATE = {_LINEAR: True, _INDEXED: False, "deepseek_sparse_attention": False, "full_attention": False}
 """By the type of a layer; the last three are one type."""
-_WANTED: Mapping[str, object] = {"index_kpool_always_select_tail": True, "mhc": True, "mla_use_nope": True}
+_WANTED: Mapping[str, object] = {
+    "index_kpool_always_select_tail": True,
+    "index_kpool_compress": True,
+    "mhc": True,
+    "mla_use_nope": True,
+}
 """Keys that published files have with these values alone."""
 _ACTIVATIONS: Mapping[float, GatedActivation] = {10: "silu_below_10"}
 """By the bound of their inputs."""
-_MOST_STREAMS, _MOST_ITERATIONS = 16, 1000
+_MOST_STREAMS, _MOST_ITERATIONS, _MOST_POOL = 16, 1000, 256
 """A hostile number must not fill the memory, nor keep a kernel busy for long."""
 
 
@@ -44,8 +49,8 @@ def _glm_next(config: JsonObject) -> DecoderSpec:
         return replace(pre_norm_layer(config, mixers[_HAS_STATE[kind]], network), streams=True)
 
     kinds = layer_types(config, _HAS_STATE, lambda index: _INDEXED if index % 4 == 3 else _LINEAR)
-    model = decoder(config, tuple(layer(*each) for each in enumerate(kinds)))
-    return replace(model, streams=_streams(config), longest=_longest(config))
+    model = decoder(config, with_shared(config, tuple(layer(*each) for each in enumerate(kinds))))
+    return replace(model, streams=_streams(config))
 
 
 def _kimi_delta(config: JsonObject) -> KimiDeltaSpec:
@@ -68,7 +73,11 @@ def _latent(config: JsonObject) -> LatentAttentionSpec:
     # The indexer reads the low-rank vector.
     config.integer("q_lora_rank")
     mixer = latent_attention(config, interleaved=False, rotates=False, shares=False)
-    return replace(mixer, norm_eps=config.number("rms_norm_eps"))
+    chosen, pool = config.integer("index_topk"), config.integer("index_kpool", maximum=_MOST_POOL)
+    if chosen % pool:
+        raise config.error("index_topk", f"a multiple of `index_kpool` ({pool})")
+    chooses = indexer(config, interleaved=False)
+    return replace(mixer, norm_eps=config.number("rms_norm_eps"), top_k=chosen, pool=pool, indexer=chooses)
 
 
 def _activation(config: JsonObject) -> GatedActivation:
@@ -89,20 +98,11 @@ def _streams(config: JsonObject) -> HyperConnectionsSpec:
     )
 
 
-def _longest(config: JsonObject) -> int:
-    """Positions of which the indexer chooses all: those of as many pools as it chooses, and of one that is not full."""
-    chosen, pool = config.integer("index_topk"), config.integer("index_kpool")
-    if chosen % pool:
-        raise config.error("index_topk", f"a multiple of `index_kpool` ({pool})")
-    return chosen + pool - 1
-
-
 def _names(config: JsonObject) -> TensorNames:
     names = with_kimi_delta(shared_expert_names(0)(config))
     first = config.integer("num_hidden_layers", maximum=MOST_LAYERS)
     extra = range(first, first + config.integer("num_nextn_predict_layers", default=1, minimum=0, maximum=16))
-    unread = (*(f"*.layers.{index}.*" for index in extra), "*.self_attn.indexer.*")
-    return replace(names, ignored=(*names.ignored, *unread))
+    return replace(names, ignored=(*names.ignored, *(f"*.layers.{index}.*" for index in extra)))
 
 
 GLM_NEXT = Family(
@@ -128,6 +128,8 @@ GLM_NEXT = Family(
         "hc_mult": 4,
         "hc_eps": 1e-6,
         "hc_sinkhorn_iters": 20,
+        "index_head_dim": 128,
+        "index_n_heads": 32,
         "index_topk": 2048,
         "index_kpool": 16,
         "max_position_embeddings": 1048576,

@@ -26,12 +26,12 @@ from .moe import MoeFeedForward, expert_mlps, route_options
 from .norm import AddNorm, Norm
 from .overlapped_halves import OverlappedHalves
 from .per_layer import LayerInput, PerLayerInputs
+from .pooled_indexer import PooledIndexer
 from .rotation import new_tokens
 from .scaled_layer import ExpertsBeside, ScaledLayer
 from .shared_block import BlockCall, CallingLayer
 from .short_conv import ShortConv
 from .shortcut import ShortcutEnd, ShortcutStart
-from .sparse_step import Choice
 from .state import CacheShape, InferState, SharedChunks
 from .state_windows import Recurrence, StateWindows, accepted_runs
 from .streams import StreamEnd, StreamEnds
@@ -48,7 +48,6 @@ __all__ = [
     "BlockSparseAttention",
     "CacheShape",
     "CallingLayer",
-    "Choice",
     "ContextParallel",
     "DenseFeedForward",
     "Embedding",
@@ -83,6 +82,7 @@ __all__ = [
     "OverlappedHalves",
     "ParallelLayer",
     "PerLayerInputs",
+    "PooledIndexer",
     "Recurrence",
     "RecurrentMixer",
     "ScaledFeedForward",

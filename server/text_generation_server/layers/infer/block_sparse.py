@@ -14,7 +14,16 @@ from ..rope import RopeTable
 from ..weights import Adapting, AttentionWeights, HeadSplit
 from .attention import Attention
 from .rotation import new_tokens
-from .sparse_step import Choice, SparseStep, for_each_head, parts_of_lists, parts_of_scores, some, sparse_step
+from .sparse_step import (
+    Choice,
+    SparseStep,
+    for_each_head,
+    parts_of_lists,
+    parts_of_scores,
+    slots_of,
+    some,
+    sparse_step,
+)
 from .state import CacheShape, InferState
 
 
@@ -87,13 +96,10 @@ class BlockSparseAttention(Attention):
         """Writes the slots of chosen blocks [tokens * kv_heads, top_k] to `out` [tokens * kv_heads, positions], as the
         cache of one KV head counts them.
         """
-        spec, heads = self._indexer, self._heads.num_kv_heads
-        within = torch.arange(spec.block, device=blocks.device)
-        positions = (blocks[:, :, None].to(torch.int64) * spec.block + within).flatten(1)
-        positions.clamp_(max=contexts.slot_table.shape[1] - 1)
-        rows = for_each_head(contexts.rows, heads)[:, None]
+        heads = self._heads.num_kv_heads
+        slots = slots_of(blocks, self._indexer.block, contexts.slot_table, for_each_head(contexts.rows, heads))
         own = torch.arange(heads, dtype=torch.int32, device=blocks.device).repeat(len(contexts.rows))[:, None]
-        torch.add(contexts.slot_table[rows, positions] * heads, own, out=out)
+        torch.add(slots * heads, own, out=out)
 
     def _read(self, q: Tensor, cache: kernels.KvCache, state: InferState, out: Tensor) -> None:
         if (step := sparse_step(state, self._choice)) is None:

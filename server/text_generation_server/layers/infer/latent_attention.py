@@ -66,7 +66,7 @@ class LatentAttention(LinearMixer):
         first, gate = first.split((first.shape[1] - gates, gates), dim=1)
         q, queries = self._queries(x, first, state)
         values = queries.new_empty(*q.shape[:2], self._spec.value_dim)
-        sparse = sparse_step(state, Choice(self._spec.top_k)) if self._spec.top_k else None
+        sparse = sparse_step(state, Choice.of(self._spec)) if self._spec.top_k else None
         chunks = state.chunks if sparse is None else sparse.dense
         contexts = state.caches[self._index].k
         if self._parallel is not None and chunks is not None:

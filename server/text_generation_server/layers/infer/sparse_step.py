@@ -17,6 +17,7 @@ from torch import Tensor
 
 from text_generation_kernels import Chunks, Decodes, compiling_only
 
+from ...config.spec import LatentAttentionSpec
 from .state import InferState
 
 _SCORES = 1 << 25
@@ -37,11 +38,24 @@ class Choice:
     """Positions of a block. The newest block is always chosen where it has more than one."""
     heads: int = 1
     """Lists of each token on this rank."""
+    tail: bool = False
+    """Whether full blocks alone are chosen, and the positions of the newest one, where it is not full, are read
+    besides."""
+
+    @classmethod
+    def of(cls, spec: LatentAttentionSpec) -> "Choice":
+        """Returns what latent attention with a `top_k` chooses."""
+        return cls(spec.top_k // spec.pool, spec.pool, tail=True) if spec.pool else cls(spec.top_k)
 
     @property
     def positions(self) -> int:
         """The most positions of a list."""
-        return self.top_k * self.block
+        return self.top_k * self.block + (self.block - 1 if self.tail else 0)
+
+    @property
+    def places(self) -> int:
+        """The room of a list: whole blocks."""
+        return (self.top_k + self.tail) * self.block
 
 
 @dataclass(frozen=True)
@@ -88,6 +102,24 @@ def some(decodes: Decodes, part: slice, heads: int = 1) -> Decodes:
     return replace(decodes, rows=decodes.rows[part], kv_lens=decodes.kv_lens[part])
 
 
+def slots_of(blocks: Tensor, size: int, slot_table: Tensor, rows: Tensor) -> Tensor:
+    """Returns the slots [lists, blocks * size] int32 of the positions of blocks of this size, by their numbers `blocks`
+    [lists, blocks]; `rows` [lists] of `slot_table` are those of the lists.
+    """
+    within = torch.arange(size, device=blocks.device)
+    positions = (blocks[:, :, None].to(torch.int64) * size + within).flatten(1)
+    return slot_table[rows[:, None], positions.clamp_(max=slot_table.shape[1] - 1)]
+
+
+def contexts_of(state: InferState) -> Decodes:
+    """Returns each token of the step as a decode over its whole context."""
+    if (chunks := state.chunks) is None:
+        # The tokens of a window choose each for itself.
+        return replace(cast("Decodes", state.decodes), width=1)
+    rows, kv_lens, _ = _tokens_of(state, chunks)
+    return Decodes(chunks.slot_table, rows, kv_lens, chunks.slot_table.shape[1])
+
+
 def for_each_head(of_tokens: Tensor, heads: int) -> Tensor:
     """Repeats what there is of each token [T] for each of its heads, [T * heads], contiguous."""
     return of_tokens.repeat_interleave(heads)
@@ -98,35 +130,38 @@ def _parts(tokens: int, most: int) -> Iterator[slice]:
 
 
 def _made(state: InferState, choice: Choice) -> SparseStep:
-    if (chunks := state.chunks) is None:
-        # The tokens of a window choose each for itself.
-        contexts, dense = replace(cast("Decodes", state.decodes), width=1), None
-    else:
-        rows, kv_lens, number = _tokens_of(state, chunks)
-        dense = None
-        if not state.deterministic:
-            short = chunks.kv_lens <= choice.positions
-            dense = replace(chunks, kv_lens=torch.where(short, chunks.kv_lens, 0))
-            kv_lens = torch.where((number >= 0) & short[number.clamp(min=0)], 0, kv_lens)
-        contexts = Decodes(chunks.slot_table, rows, kv_lens, chunks.slot_table.shape[1])
+    contexts, dense = contexts_of(state), None
+    if (chunks := state.chunks) is not None and not state.deterministic:
+        _, kv_lens, number = _tokens_of(state, chunks)
+        short = chunks.kv_lens <= choice.positions
+        dense = replace(chunks, kv_lens=torch.where(short, chunks.kv_lens, 0))
+        kv_lens = torch.where((number >= 0) & short[number.clamp(min=0)], 0, kv_lens)
+        contexts = replace(contexts, kv_lens=kv_lens)
     return SparseStep(contexts, _lists(contexts, choice), dense)
 
 
 def _lists(contexts: Decodes, choice: Choice) -> Decodes:
     """Room for the lists of all tokens, and their lengths: whole blocks, and what there is of the newest."""
     kv_lens, block = contexts.kv_lens, choice.block
-    blocks = ((kv_lens + block - 1) // block).clamp(max=choice.top_k)
-    lengths = torch.where(kv_lens > 0, (blocks - 1) * block + (kv_lens - 1) % block + 1, 0)
+    if choice.tail:
+        lengths = (kv_lens // block).clamp(max=choice.top_k) * block + kv_lens % block
+    else:
+        blocks = ((kv_lens + block - 1) // block).clamp(max=choice.top_k)
+        lengths = torch.where(kv_lens > 0, (blocks - 1) * block + (kv_lens - 1) % block + 1, 0)
     lengths = for_each_head(lengths.to(torch.int32), choice.heads)
     order = torch.arange(len(kv_lens) * choice.heads, device=kv_lens.device)
-    slots = torch.zeros(len(order), choice.positions, dtype=torch.int32, device=kv_lens.device)
+    slots = torch.zeros(len(order), choice.places, dtype=torch.int32, device=kv_lens.device)
     return Decodes(slots, order, lengths, choice.positions)
 
 
 def _tokens_of(state: InferState, chunks: Chunks) -> tuple[Tensor, Tensor, Tensor]:
     """Returns, for each token of the step, its row, the tokens that it attends to, and the number of its chunk, -1 for
-    a decode.
+    a decode. The first call of a step computes them.
     """
+    return state.once(_tokens_of, lambda: _computed_tokens(state, chunks))
+
+
+def _computed_tokens(state: InferState, chunks: Chunks) -> tuple[Tensor, Tensor, Tensor]:
     tokens = torch.arange(len(state.positions), dtype=torch.int32, device=state.positions.device)
     number = torch.searchsorted(chunks.starts[1:].contiguous(), tokens, right=True).clamp(max=len(chunks.rows) - 1)
     rows = chunks.rows[number]

@@ -28,6 +28,11 @@ class IndexerWeights:
     """[head_dim]"""
     weights: Linear
     """[heads, hidden], never quantised: makes the weight of each head."""
+    gates: Linear | None = None
+    """[head_dim, hidden], never quantised: makes the logits with which elements of a key count within their pool. None,
+    as the next one: keys are not pooled."""
+    offsets: Tensor | None = None
+    """[pool, head_dim] float32, what is added to these logits at each place of a pool."""
 
 
 def load_indexer(
@@ -52,7 +57,17 @@ def load_indexer(
         weight,
         bias,
         Dense(source.read(f"{name}.weight", (heads, hidden)), site=site),
+        *_pooling(checkpoint, layer, attention.pool, size),
     )
+
+
+def _pooling(checkpoint: Checkpoint, layer: int, pool: int, size: int) -> tuple[Dense | None, Tensor | None]:
+    """Reads `gates` and `offsets` of keys of this size, if they are pooled."""
+    if not pool:
+        return None, None
+    names, source = checkpoint.names, checkpoint.source
+    gate, offset = (checkpoint.inside(layer, name) for name in (names.index_gate, names.index_offset))
+    return Dense(source.read(gate, (size, checkpoint.spec.hidden_size))), source.read(offset, (pool, size)).float()
 
 
 def _order(attention: LatentAttentionSpec, spec: IndexerSpec) -> tuple[int, ...]:
