@@ -68,10 +68,9 @@ class ModelConfig:
 
         Linear, dynamic and YaRN scaling stretch the pre-training length by `factor`, and many configurations keep
         the unstretched length in `max_position_embeddings`. llama3 configurations name the stretched length. Where
-        layers differ, the shortest counts. Nothing stretches the length up to which attention is that of the model.
+        layers differ, the shortest counts.
         """
-        reach = min((self._reach(rope) for rope in self.ropes), default=self.max_position_embeddings)
-        return min(reach, self.decoder.longest) if self.decoder.longest else reach
+        return min((self._reach(rope) for rope in self.ropes), default=self.max_position_embeddings)
 
     def _reach(self, rope: RopeSpec) -> int:
         if rope.rope_type in ("linear", "dynamic", "yarn"):

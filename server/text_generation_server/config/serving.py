@@ -45,7 +45,7 @@ def check_servable(
     check_tokenizer(folder)
     positions = config.max_position_embeddings if isinstance(config, FallbackConfig) else config.max_context_length
     if positions is not None:
-        _check_limits(limits, positions, isinstance(config, FallbackConfig) or not config.decoder.longest)
+        _check_limits(limits, positions)
     check_machine(_least_bytes(folder, config, needs_weights))
     return config
 
@@ -94,17 +94,12 @@ def check_deterministic(asked: bool, config: AnyModelConfig, shards: AskedShards
         )
 
 
-def _check_limits(limits: AskedLimits, positions: int, stretches: bool) -> None:
+def _check_limits(limits: AskedLimits, positions: int) -> None:
     for flag, value, most in (
         ("--max-total-tokens", limits.max_total_tokens, positions),
         ("--max-input-tokens", limits.max_input_tokens, positions - 1),
     ):
         if value is not None and value > most:
-            if not stretches:
-                raise ConfigurationError(
-                    f"{flag} {value} is too many: beyond {positions} positions this model attends to some of them "
-                    f"alone, which is not implemented; lower it to at most {most}"
-                )
             raise ConfigurationError(
                 f"{flag} {value} is too many for the {positions} positions of the model; lower it to at most {most}, "
                 "or set --rope-scaling and --rope-factor"

@@ -64,12 +64,6 @@ def build_engine(config: ServerConfig, folder: Path, drafter: Path | None = None
     check_classifier(model_config.classes, asked)
     kind = None if config.drafter is None else config.drafter.kind
     found = None if drafter is None else FoundDrafter(drafter, read_drafter_config(drafter, model_config, kind, folder))
-    if isinstance(model_config, ModelConfig) and (longest := model_config.decoder.longest):
-        logger.warning(
-            "contexts of %s end at %d tokens: beyond them it attends to some positions alone, which is not implemented",
-            model_config.architecture,
-            longest,
-        )
     check_shards(model_config, shards)
     kv_cache = quantised_kv_cache(config.kv_cache_dtype, model_config)
     if device.type == "cpu":

@@ -6,7 +6,8 @@ from ...errors import UnsupportedModel
 from ..json_object import JsonObject
 from ..names import TensorNames
 from ..rope import parse_rope
-from ..spec import AttentionSpec, DecoderSpec, DenseSpec, RopeSpec
+from ..rotary import RopeSpec
+from ..spec import AttentionSpec, DecoderSpec, DenseSpec
 from .common import Heads, attention, decoder, gated, pre_norm_layer, rms_norm, sandwich_layer
 from .family import Family
 
