@@ -5,14 +5,26 @@ Raise the narrowest kind with a message that names the offending value and the f
 
 from typing import ClassVar
 
+_MOST_BYTES, _END_BYTES = 2000, 700
+"""Of a message, and of its end, which has the remedy. A status whose headers are too long is lost, and with it the
+connection; what files and requests say may be of any length."""
+
 
 class EngineError(Exception):
-    """Base of every expected failure. Never raised itself."""
+    """Base of every expected failure. Never raised itself. A long message loses its middle."""
 
     grpc_status: ClassVar[str] = "INTERNAL"
     """Name of the gRPC status code."""
     reason: ClassVar[str] = "internal"
     """Value of the trailing metadata key `error-reason`, and of `RequestFailure.reason`."""
+
+    def __str__(self) -> str:
+        """Returns the message, in at most so many bytes of UTF-8 as a gRPC status carries."""
+        text = super().__str__().encode(errors="replace")
+        if len(text) <= _MOST_BYTES:
+            return text.decode()
+        start, end = text[: _MOST_BYTES - _END_BYTES - 5], text[-_END_BYTES:]
+        return f"{start.decode(errors='ignore')} ... {end.decode(errors='ignore')}"
 
 
 class InvalidRequest(EngineError):

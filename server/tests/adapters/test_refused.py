@@ -74,7 +74,8 @@ CONFIGURATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "loftq": ({"init_lora_weights": "loftq"}, r"'loftq' has changed the base"),
     "lora_ga": ({"init_lora_weights": "lora_ga"}, r"'lora_ga' has changed the base"),
     "new key": ({"use_tomorrow": True}, r"`use_tomorrow` is not known"),
-    "alpha": ({"lora_alpha": "high"}, r"`lora_alpha` must be a number above 0, not 'high'"),
+    "alpha": ({"lora_alpha": "high"}, r"`lora_alpha` must be a number above 0, at most 1e\+09, not 'high'"),
+    "huge alpha": ({"lora_alpha": 1e308}, r"`lora_alpha` must be a number above 0, at most 1e\+09"),
     "bias": ({"bias": "some"}, r"`bias` must be none, all or lora_only"),
     "slow pattern": ({"alpha_pattern": {"(a+)+": 1}}, r"the pattern '\(a\+\)\+' repeats a group"),
     "large pattern": ({"alpha_pattern": {"a{99999999999}": 1}}, r"is no regular expression"),
@@ -198,6 +199,16 @@ def test_folders(adapter: Path, base_folder: Callable[[str], Path], tmp_path: Pa
         read_adapter(adapter, base)
     weights.write_bytes(b"\xff\xff\xff\xff\0\0\0\0" + content)
     with pytest.raises(AdapterError, match=r"its header has 4294967295 bytes"):
+        read_adapter(adapter, base)
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    name, entry = next((name, entry) for name, entry in header.items() if "dtype" in entry)
+    listed = json.dumps({**header, name: list(entry.values())}).encode()
+    weights.write_bytes(len(listed).to_bytes(8, "little") + listed + content[8 + size :])
+    with pytest.raises(AdapterError, match=r"its header has tensors that are no objects"):
+        read_adapter(adapter, base)
+    weights.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(AdapterError, match=r"pointer of Git LFS"):
         read_adapter(adapter, base)
     weights.unlink()
     with pytest.raises(AdapterError, match=r"is a pickle, which is only read of an adapter that the operator names"):

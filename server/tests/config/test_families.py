@@ -204,6 +204,7 @@ def test_the_page_of_models_has_the_table_of_the_tests() -> None:
         ("ExaoneMoEForCausalLM", {"mlp_layer_types": ["dense"] * 5}, "mlp_layer_types"),
         ("BailingMoeV2ForCausalLM", {**EXPERTS, "score_function": "relu"}, "score_function"),
         ("BailingMoeV2ForCausalLM", {**EXPERTS, "rotary_dim": 3}, "rotary_dim"),
+        ("Llama4ForCausalLM", {**EXPERTS, "num_experts_per_tok": 1, "attn_scale": 1e300}, "attn_scale"),
         ("DeciLMForCausalLM", {}, "block_configs"),
         ("DeciLMForCausalLM", {"block_configs": [{}] * 3}, "block_configs"),
         ("DeciLMForCausalLM", {"block_configs": [{}] * 3 + [1]}, "block_configs"),

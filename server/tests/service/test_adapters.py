@@ -1,5 +1,7 @@
 """Adapters over gRPC: loads beside the steps, copies by plans, and the reasons of refusals."""
 
+import json
+import shutil
 import threading
 from pathlib import Path
 from typing import cast
@@ -76,6 +78,15 @@ def test_refusals_have_reasons_of_their_own(base: Path, adapter: Path, tmp_path:
             bad = await error_of(shard.stub.LoadAdapter(source(base)))
             assert bad[:2] == (grpc.StatusCode.INVALID_ARGUMENT, "adapter_invalid")
             assert "is a model, not an adapter" in bad[2]
+            shutil.copytree(adapter, tmp_path / "long")
+            config = json.loads((adapter / "adapter_config.json").read_text())
+            (tmp_path / "long" / "adapter_config.json").write_text(
+                json.dumps({**config, "lora_alpha": "\u00e9" * 300_000})
+            )
+            long = await error_of(shard.stub.LoadAdapter(source(tmp_path / "long")))
+            assert long[:2] == (grpc.StatusCode.INVALID_ARGUMENT, "adapter_invalid")
+            assert "`lora_alpha` must be a number" in long[2]
+            assert len(long[2].encode()) <= 2000
             other = await error_of(shard.stub.LoadAdapter(source(adapter, generation=7)))
             assert other[:2] == (grpc.StatusCode.FAILED_PRECONDITION, "adapter_changed")
             assert "has other contents than adapter `mine` had" in other[2]

@@ -12,6 +12,8 @@ from ..errors import AdapterError, ConfigurationError, ModelFilesError
 
 CONFIG_FILE = "adapter_config.json"
 _LONGEST_PATTERN = 512
+_MOST_ALPHA = 1e9
+"""What is learnt is multiplied by it: more would be beyond the range of numbers of 16 bits."""
 _MOST_PATTERNS = 100_000
 _MOST_TOKENS = 1_000_000
 _HINTS = frozenset(
@@ -122,7 +124,7 @@ def _parse(config: JsonObject, path: Path) -> AdapterConfig:
         raise config.error("bias", "none, all or lora_only")
     found = AdapterConfig(
         path=path,
-        alpha=config.number("lora_alpha", default=8.0),
+        alpha=config.number("lora_alpha", default=8.0, maximum=_MOST_ALPHA),
         alpha_pattern=_patterns(config.child("alpha_pattern")),
         rslora=config.boolean("use_rslora", default=False),
         dora=config.boolean("use_dora", default=False),
@@ -150,7 +152,7 @@ def _check_init(config: JsonObject, path: Path) -> None:
 def _patterns(config: JsonObject) -> tuple[tuple[re.Pattern[str], float], ...]:
     if len(keys := list(config)) > _MOST_PATTERNS:
         raise AdapterError(f"{config.source} has {len(keys)} patterns, and at most {_MOST_PATTERNS} are read")
-    return tuple((_pattern(config, key), config.number(key)) for key in keys)
+    return tuple((_pattern(config, key), config.number(key, maximum=_MOST_ALPHA)) for key in keys)
 
 
 def _pattern(config: JsonObject, key: str) -> re.Pattern[str]:

@@ -131,6 +131,8 @@ def _header(path: Path, file: IO[bytes], size: int) -> tuple[int, dict[str, _Sto
     """
     length = int.from_bytes(os.pread(file.fileno(), 8, 0).ljust(8, b"\0"), "little")
     if length > MOST_HEADER:
+        # Text of a pointer has large numbers for a length.
+        _refuse_pointer(path)
         raise AdapterError(f"{path}: its header has {length} bytes, and at most {MOST_HEADER} are read")
     header = np.empty(min(8 + length, size), dtype=np.uint8)
     _fill(path, file, header, 0)
@@ -143,6 +145,8 @@ def _header(path: Path, file: IO[bytes], size: int) -> tuple[int, dict[str, _Sto
     if len(names) > MOST_TENSORS:
         raise AdapterError(f"{path} has {len(names)} tensors, and at most {MOST_TENSORS} are read")
     entries = json.loads(header[8:].tobytes())
+    if any(not isinstance(entries[name], dict) for name in names):
+        raise AdapterError(f"{path} is damaged: its header has tensors that are no objects; fetch it again")
     return len(header), {name: _Stored.of(entries[name]) for name in names}
 
 

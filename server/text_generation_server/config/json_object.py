@@ -102,11 +102,14 @@ class JsonObject:
             raise self.error(key, f"an integer of at most {maximum}")
         return value
 
-    def number(self, key: str, default: float | None = None, above: float = 0.0) -> float:
-        """Reads a finite number above `above`; it is required without a default."""
+    def number(
+        self, key: str, default: float | None = None, above: float = 0.0, maximum: float = _LARGEST_NUMBER
+    ) -> float:
+        """Reads a finite number above `above`, at most `maximum`; it is required without a default."""
         value = self._value(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value <= _LARGEST_NUMBER:
-            raise self.error(key, f"a number above {above:g}")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value <= maximum:
+            limit = f", at most {maximum:g}" if maximum < _LARGEST_NUMBER else ""
+            raise self.error(key, f"a number above {above:g}{limit}")
         return float(value)
 
     def optional_number(self, key: str) -> float | None:

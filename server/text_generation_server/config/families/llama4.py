@@ -14,6 +14,8 @@ from .common import MOST_LAYERS, activation, attention, decoder, layer_types, pr
 from .experts import mixture
 from .family import Family
 
+_MOST_SLOPE = 1e3
+"""Of the growth of queries: beyond, they would leave the range of numbers of 16 bits."""
 _CHUNKED, _FULL = "chunked_attention", "full_attention"
 
 
@@ -55,9 +57,11 @@ def _mixer(config: JsonObject, is_rotated: int, is_chunked: bool) -> AttentionSp
 
 def _growth(config: JsonObject) -> QueryGrowth | None:
     """A position counts as the number of tokens up to it."""
-    if not config.boolean("attn_temperature_tuning", default=True):
+    slope_key = "attn_scale"
+    if not config.boolean("attn_temperature_tuning", default=True) or config.plain().get(slope_key) == 0:
         return None
-    return QueryGrowth(config.number("attn_scale", default=0.1), config.integer("floor_scale", minimum=1), first=1)
+    slope = config.number(slope_key, default=0.1, maximum=_MOST_SLOPE)
+    return QueryGrowth(slope, config.integer("floor_scale", minimum=1), first=1)
 
 
 def _experts(config: JsonObject) -> MoeSpec:
