@@ -130,15 +130,19 @@ def adapters(asked: argparse.Namespace, flags: list[str], table: Table) -> None:
     many = asked.streams
     flags = ["--lora-dir", str(asked.adapters), "--adapter-host-mib", "20000", *flags]
     with server(asked.folder, flags, "adapters"):
+
+        def note(length: int, count: int, distinct: int, **more: Any) -> None:
+            models = [names[i % distinct] if distinct else None for i in range(count)]
+            bodies = [make(i, length, **({"model": each} if each else {})) for i, each in enumerate(models)]
+            ms = token_ms(bodies, asked.tokens)
+            table.note(streams=count, length=length, adapters=distinct, ms_a_token=ms, **more)
+
         for length, count, kinds in ((512, 1, (0, 1, 0)), (asked.length, many, (0, 1, 8, many, 0))):
             for distinct in kinds:
-                models = [names[i % distinct] if distinct else None for i in range(count)]
-                bodies = [make(i, length, **({"model": each} if each else {})) for i, each in enumerate(models)]
-                table.note(streams=count, length=length, adapters=distinct, ms_a_token=token_ms(bodies, asked.tokens))
+                note(length, count, distinct)
         if asked.larger:
             at_once([make("larger", 16, model=asked.larger, max_tokens=4)], 1)
-            bodies = [make(i, asked.length, model=names[i % 8]) for i in range(many)]
-            table.note(streams=many, adapters=8, ms_a_token=token_ms(bodies, asked.tokens), beside=asked.larger)
+            note(asked.length, many, 8, beside=asked.larger)
         for adapter in (None, names[0]) * 2:
             model = {"model": adapter} if adapter else {}
             longest = [make(("first", time.time(), i), asked.longest, **model) for i in range(6)]

@@ -9,24 +9,17 @@ is taken as even, and sorting rows, the norm and what ranks must tell each other
 exchange can reach. Microseconds in a CUDA graph; the slowest rank counts.
 """
 
-import argparse
-import json
 import math
-import os
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
-from text_generation_server.config.parallel import ParallelConfig
 from text_generation_server.distributed.algorithms import Algorithm, AlgorithmTable
-from text_generation_server.distributed.group import TensorParallelGroup, init_group
+from text_generation_server.distributed.group import TensorParallelGroup
 
-from .allreduce_add_norm import EPS, microseconds
-from .report import print_rows
+from .allreduce_add_norm import EPS
+from .ranks import microseconds, run
 
 MODELS = {
     "Llama-4-Scout": (5120, 16, 1),
@@ -77,23 +70,10 @@ def row(group: TensorParallelGroup, name: str, tokens: int) -> dict[str, Any]:
     return found
 
 
-def work(rank: int, ranks: int, folder: str) -> None:
-    """One rank; the first writes the result."""
-    torch.cuda.set_device(rank)
-    group = init_group(ParallelConfig(rank, ranks, Path(folder) / "rendezvous"), torch.device("cuda", rank), 60.0)
-    rows = [row(group, name, tokens) for name in MODELS for tokens in TOKENS]
-    group.check()
-    if rank == 0:
-        result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "ranks": ranks, "rows": rows}
-        (Path(folder) / "result.json").write_text(json.dumps({"benchmark": "expert_exchange", **result}))
-    # NCCL's own end waits for graphs.
-    os._exit(0)
+def measured(group: TensorParallelGroup) -> dict[str, Any]:
+    """What one rank measures."""
+    return {"ranks": group.world_size, "rows": [row(group, name, tokens) for name in MODELS for tokens in TOKENS]}
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, default=2)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(work, (arguments.ranks, folder), nprocs=arguments.ranks)
-        print_rows(**json.loads((Path(folder) / "result.json").read_text()))
+    run("expert_exchange", __doc__.splitlines()[0], measured)

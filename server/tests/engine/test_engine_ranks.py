@@ -11,18 +11,14 @@ from support.checkpoints import tiny_llama
 from support.engine_driver import stream
 from support.families import larger, write
 from support.family_cases import CASES
-from support.generating import LIMITS, SERVING
-from support.loading import load
-from support.replayed import capture, replays
+from support.generating import SERVING, warm_ranks
+from support.replayed import replays
 from support.router import Router, Stream
 from support.thread_ranks import ThreadGroup, thread_groups, together
 
-from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.engine import context_plan, warmup
 from text_generation_server.engine.context_plan import ContextPlan
-from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.graphs import GraphSizes
-from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import MaskSource, StepCost, StepPlan, StepReply
 from text_generation_server.engine.running import CheckedPlan
 
@@ -52,15 +48,7 @@ def asked() -> list[Stream]:
 
 def generated(folder: Path, groups: list[ThreadGroup], graphs: GraphSizes | None = None) -> list[Stream]:
     """All engines get each plan at the same time, as they do from the router."""
-
-    def warm(group: ThreadGroup) -> Engine:
-        engine = Engine(load(folder, group=group), group, (), "torch", WatermarkConfig(), EngineOptions())
-        engine.warmup(LIMITS)
-        if graphs is not None:
-            capture(engine, graphs)
-        return engine
-
-    engines = together([partial(warm, group) for group in groups])
+    engines = warm_ranks(folder, groups, graphs)
 
     def send(plan: StepPlan, masks: MaskSource) -> Callable[[], StepReply]:
         made = masks(plan.number) if plan.constrained else None

@@ -10,17 +10,14 @@ import torch
 from support.engine_driver import make_request
 from support.families import made, write
 from support.family_cases import CASES
-from support.generating import LIMITS
-from support.loading import load
-from support.replayed import capture, replays
+from support.generating import warm_ranks
+from support.replayed import replays
 from support.thread_ranks import ThreadGroup, thread_groups, together
 from transformers import PreTrainedModel
 
-from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.engine import warmup
 from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.graphs import GraphSizes
-from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import Chunk, SlotRange, StepCost, StepPlan, StepReply
 
 EXPERTS, TOP_K = 5, 2
@@ -39,16 +36,9 @@ def _model(layers: int, every: int, folder: Path) -> PreTrainedModel:
 
 
 def _engines(folder: Path, groups: Sequence[ThreadGroup], graphs: GraphSizes | None = None) -> list[Engine]:
-    def warm(group: ThreadGroup) -> Engine:
-        engine = Engine(load(folder, group=group), group, (), "torch", WatermarkConfig(), EngineOptions())
-        engine.warmup(LIMITS)
-        if graphs is not None:
-            capture(engine, graphs)
-        return engine
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(warmup, "measured_cost", lambda *_: StepCost())
-        return together([partial(warm, group) for group in groups])
+        return warm_ranks(folder, groups, graphs)
 
 
 def _steps(engines: Sequence[Engine], *plans: StepPlan) -> list[list[StepReply]]:

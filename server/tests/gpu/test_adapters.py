@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.adapters import AdapterCase, write_adapter, write_base
-from support.engine_driver import stream
-from support.gpu_engine import build, router
+from support.gpu_engine import build, router, with_adapters_in_turn
 from support.router import Stream
 
 from text_generation_server.engine.adapter_requests import AdapterCopy, AdapterSource
@@ -56,10 +55,7 @@ def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def asked(count: int = 40) -> list[Stream]:
-    streams = [stream(i, [4 + (7 * i + n) % 90 for n in range(1 + (5 * i) % 50)], 12) for i in range(count)]
-    for number, each in enumerate(streams):
-        each.adapter = number % 6
-    return streams
+    return with_adapters_in_turn(count, 6)
 
 
 def tokens(

@@ -112,6 +112,14 @@ def a_request(number: int, longest: int = 60, **more: Any) -> Stream:
     return stream(number, prompt, NEW_TOKENS, 3 if number % 7 == 0 else 0, **choosers[number % 5], **more)
 
 
+def with_adapters_in_turn(count: int, kinds: int) -> list[Stream]:
+    """Requests of the base and of `kinds` - 1 adapters beside each other."""
+    streams = [stream(i, [4 + (7 * i + n) % 90 for n in range(1 + (5 * i) % 50)], 12) for i in range(count)]
+    for number, each in enumerate(streams):
+        each.adapter = number % kinds
+    return streams
+
+
 def schedule(engine: Engine, seed: int, numbers: int, count: int, **options: Any) -> list[Stream]:
     """Some of the requests arrive by chance; some are cancelled, paused, or share a prefix with one that runs."""
     chance = random.Random(seed)

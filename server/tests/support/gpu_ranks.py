@@ -15,11 +15,10 @@ from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.requests import Request
 
 from .comparing import assert_generations_are_equal
-from .engine_driver import stream
 from .families import model_of
 from .family_cases import CASES
 from .generating import LIMITS
-from .gpu_engine import OF_WINDOWS, build, check, router, schedule
+from .gpu_engine import OF_WINDOWS, build, check, router, schedule, with_adapters_in_turn
 from .windows import run
 
 Work = Callable[[TensorParallelGroup], None]
@@ -76,9 +75,7 @@ def windows(
 
 def answers(engine: Engine, adapters: Sequence[Path]) -> list[list[int]]:
     """Of requests of the base and of every adapter beside each other."""
-    streams = [stream(i, [4 + (7 * i + n) % 90 for n in range(1 + (5 * i) % 50)], 12) for i in range(20)]
-    for number, each in enumerate(streams):
-        each.adapter = number % (len(adapters) + 1)
+    streams = with_adapters_in_turn(20, len(adapters) + 1)
     router(engine, adapters, eos=(), chunk=64, depth=2).run(*streams)
     assert not any(each.failure for each in streams)
     return [each.tokens for each in streams]

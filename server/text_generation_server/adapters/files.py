@@ -90,6 +90,7 @@ def _copied(path: Path) -> Contents:
     what is computed. A thread hashes and checks a tensor while the bytes that it has read are in its core's cache.
     """
     _check_size(path)
+    _refuse_pointer(path)
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -110,7 +111,6 @@ def _copied(path: Path) -> Contents:
 
             found = dict(zip(stored, in_threads(read, list(stored)), strict=True))
     except (SafetensorError, OSError) as error:
-        _refuse_pointer(path)
         raise AdapterError(f"{path} is damaged or not a safetensors file: {error}; fetch it again") from error
     tensors = {name: tensor for name, (tensor, _) in found.items()}
     return Contents(path, tensors, {name: digest for name, (_, digest) in found.items()})
@@ -131,8 +131,6 @@ def _header(path: Path, file: IO[bytes], size: int) -> tuple[int, dict[str, _Sto
     """
     length = int.from_bytes(os.pread(file.fileno(), 8, 0).ljust(8, b"\0"), "little")
     if length > MOST_HEADER:
-        # Text of a pointer has large numbers for a length.
-        _refuse_pointer(path)
         raise AdapterError(f"{path}: its header has {length} bytes, and at most {MOST_HEADER} are read")
     header = np.empty(min(8 + length, size), dtype=np.uint8)
     _fill(path, file, header, 0)

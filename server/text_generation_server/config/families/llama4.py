@@ -57,10 +57,9 @@ def _mixer(config: JsonObject, is_rotated: int, is_chunked: bool) -> AttentionSp
 
 def _growth(config: JsonObject) -> QueryGrowth | None:
     """A position counts as the number of tokens up to it."""
-    slope_key = "attn_scale"
-    if not config.boolean("attn_temperature_tuning", default=True) or config.plain().get(slope_key) == 0:
+    if not config.boolean("attn_temperature_tuning", default=True) or config.plain().get("attn_scale") == 0:
         return None
-    slope = config.number(slope_key, default=0.1, maximum=_MOST_SLOPE)
+    slope = config.number("attn_scale", default=0.1, maximum=_MOST_SLOPE)
     return QueryGrowth(slope, config.integer("floor_scale", minimum=1), first=1)
 
 
