@@ -104,7 +104,7 @@ def larger(case_id: str, vocab_size: int) -> PreTrainedModel:
         generator = torch.Generator().manual_seed(5)
         for parameter in (model.get_input_embeddings().weight, model.get_output_embeddings().weight):
             parameter.normal_(std=0.3, generator=generator)
-    model.config.max_position_embeddings = 512
+    model.config.get_text_config().max_position_embeddings = 512
     return model
 
 
