@@ -175,7 +175,7 @@ def test_ranks_draft_alike(target: Path, smaller: Path, monkeypatch: pytest.Monk
 
     def draft(drafter: DraftModel, step: DraftStep) -> None:
         original(drafter, step)
-        drafted.setdefault(drafter, []).append(step.drafts.ids[step.chosen].clone())
+        drafted.setdefault(drafter, []).append(step.drafts.ids[step.chosen, : step.width].clone())
 
     def build(group: ThreadGroup) -> Engine:
         model = load(target, group=group, drafter=smaller)

@@ -113,7 +113,7 @@ def test_ranks_draft_alike(target: Path, tmp_path: Path, own: bool, monkeypatch:
 
     def draft(drafter: MedusaDrafter, step: DraftStep) -> None:
         original(drafter, step)
-        drafted.setdefault(drafter, []).append(step.drafts.ids[step.chosen].clone())
+        drafted.setdefault(drafter, []).append(step.drafts.ids[step.chosen, : step.width].clone())
 
     def build(group: ThreadGroup) -> Engine:
         options = EngineOptions(speculate=3)

@@ -75,7 +75,7 @@ def test_ranks_draft_alike(case: MtpCase, monkeypatch: pytest.MonkeyPatch) -> No
 
     def draft(drafter: MtpDrafter, step: DraftStep) -> None:
         original(drafter, step)
-        drafted.setdefault(drafter, []).append(step.drafts.ids[step.chosen].clone())
+        drafted.setdefault(drafter, []).append(step.drafts.ids[step.chosen, : step.width].clone())
 
     def build(group: ThreadGroup) -> Engine:
         model = load(case.folder, group=group, drafter=case.folder)

@@ -68,7 +68,7 @@ def test_ranks_draft_alike(
 
     def draft(drafter: EagleDrafter, step: DraftStep) -> None:
         original(drafter, step)
-        drafted.setdefault(drafter, []).append(step.drafts.ids[step.chosen].clone())
+        drafted.setdefault(drafter, []).append(step.drafts.ids[step.chosen, : step.width].clone())
 
     monkeypatch.setattr(EagleDrafter, "draft", draft)
     found = generated(thread_groups(2), target, head, width)
