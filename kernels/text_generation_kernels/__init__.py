@@ -65,7 +65,7 @@ from .moe.moe_route import RouteOptions, moe_route
 from .moe.routing import Routing
 from .norm.act_and_mul import act_and_mul
 from .norm.activate import activate
-from .norm.activations import GATED, alone, sigmoid
+from .norm.activations import GATED, alone, sigmoid, sqrt_softplus
 from .norm.add_layer_norm import add_layer_norm
 from .norm.add_rms_norm import add_rms_norm
 from .norm.gated_norm import gated_norm
@@ -251,6 +251,7 @@ __all__ = [
     "shrink_splits",
     "sigmoid",
     "sigmoid_gate",
+    "sqrt_softplus",
     "span_attention",
     "split_size",
     "state_space",

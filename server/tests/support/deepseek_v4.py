@@ -1,0 +1,119 @@
+"""DeepSeek V4, as variants that its configurations can have."""
+
+import re
+from typing import Any
+
+import torch
+from torch import nn
+
+from support.families import Case, Raw, State
+from support.glm_next import beyond_bounds
+
+DEEPSEEK_V4: dict[str, Any] = {
+    "bos_token_id": 1,
+    "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 3},
+    "eos_token_id": 2,
+    "hc_mult": 4,
+    "head_dim": 16,
+    "hidden_size": 32,
+    "index_head_dim": 16,
+    "index_n_heads": 8,
+    "index_topk": 2,
+    "layer_types": ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+    "max_position_embeddings": 64,
+    "moe_intermediate_size": 20,
+    "n_routed_experts": 8,
+    "num_attention_heads": 4,
+    "num_experts_per_tok": 2,
+    "num_hash_layers": 1,
+    "num_hidden_layers": 3,
+    "o_groups": 4,
+    "o_lora_rank": 8,
+    "partial_rotary_factor": 0.5,
+    "q_lora_rank": 10,
+    "rms_norm_eps": 1e-3,
+    "sliding_window": 4,
+    "vocab_size": 99,
+}
+"""Prompts are longer than the window and the entries that are chosen. Few heads of an indexer would often have scores
+of 0, which are equal."""
+OTHER: dict[str, Any] = {
+    **DEEPSEEK_V4,
+    "compress_rates": ...,
+    "compress_rate_csa": 3,
+    "compress_rate_hca": 2,
+    "compress_rope_theta": 5000.0,
+    "hc_eps": 1e-3,
+    "hc_mult": 3,
+    "hc_sinkhorn_iters": 2,
+    "index_topk": 1,
+    "layer_types": ["heavily_compressed_attention", "compressed_sparse_attention", "compressed_sparse_attention"],
+    "max_position_embeddings": 64,
+    "mlp_layer_types": ["moe", "hash_moe", "hash_moe"],
+    "num_hash_layers": ...,
+    "partial_rotary_factor": ...,
+    "qk_rope_head_dim": 6,
+    "rope_scaling": {
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "type": "yarn",
+    },
+    "rope_theta": 3000.0,
+    "routed_scaling_factor": 2.5,
+}
+"""RoPE that is stretched, and experts by token id in the last layer, which computes some tokens alone."""
+
+
+def prepared(model: nn.Module) -> None:
+    """Makes bounds count, and experts of ids that differ."""
+    beyond_bounds(model)
+    generator = torch.Generator().manual_seed(4)
+    for name, buffer in model.named_buffers():
+        if name.endswith("tid2eid"):
+            scores = torch.rand(len(buffer), model.config.n_routed_experts, generator=generator)
+            buffer.copy_(scores.argsort(dim=1)[:, : buffer.shape[1]])
+
+
+def of_authors(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Names and keys of published files, with a layer that guesses further tokens."""
+    names = ((r"^model\.embed_tokens\.", "embed."), (r"^model\.hc_head\.hc_", "hc_head_"), (r"^model\.", ""))
+    spelled: State = {}
+    for name, tensor in state.items():
+        for pattern, instead in names:
+            name = re.sub(pattern, instead, name)
+        spelled[name] = tensor
+    guesses = {"mtp.0.attn.wq_a.weight": torch.ones(4, 4), "mtp.0.hc_head_fn": torch.ones(4)}
+    kinds = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128, "sliding_attention": 0}
+    compress = raw.pop("rope_parameters")["compress"]
+    scaling = {key: compress[key] for key in OTHER["rope_scaling"] if key != "type"} | {"type": "yarn"}
+    rates = raw.pop("compress_rates")
+    keys = {
+        "compress_rate_csa": rates["compressed_sparse_attention"],
+        "compress_rate_hca": rates["heavily_compressed_attention"],
+        "compress_ratios": [*(kinds[each] for each in raw.pop("layer_types")), 0],
+        "qk_rope_head_dim": 6,
+        "rope_scaling": scaling,
+    }
+    del raw["partial_rotary_factor"]
+    return {**spelled, **guesses}, {**raw, **keys}
+
+
+def of_modules(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The names of Transformers' modules, and the experts of a layer in two tensors."""
+    from text_generation_server.config.families.deepseek_v4 import DEEPSEEK_V4 as family
+    from text_generation_server.config.json_object import JsonObject
+
+    names = family.tensor_names(JsonObject({**raw, "num_nextn_predict_layers": 0}, "config.json"))
+    return {names.spelled(name): tensor for name, tensor in state.items()}, raw
+
+
+def _case(values: dict[str, Any], **others: Any) -> Case:
+    return Case("DeepSeek V4", "deepseek_v4", values, prepare=prepared, sizes={}, **others)
+
+
+DEEPSEEK_V4_CASES = {
+    "deepseek v4": _case(DEEPSEEK_V4),
+    "deepseek v4 other": _case(OTHER, relayout=of_authors),
+}
