@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.families import model_of, write
+from support.families import larger, write
 from support.family_cases import CASES
 from support.gpu_engine import alone, build, check, schedule
 
@@ -13,18 +13,11 @@ from text_generation_server.layers.infer import expanded
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(scope="module", params=["deepseek v3.2", "glm 5.2", "minimax m3", "glm 5.3"])
+@pytest.fixture(scope="module", params=["deepseek v3.2", "deepseek v4", "glm 5.2", "minimax m3", "glm 5.3"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A vocabulary of 99 lacks ids that the schedules have: they need a larger one."""
-    model = model_of(request.param)
-    model.resize_token_embeddings(384)
-    with torch.no_grad():
-        generator = torch.Generator().manual_seed(5)
-        for parameter in (model.get_input_embeddings().weight, model.get_output_embeddings().weight):
-            parameter.normal_(std=0.3, generator=generator)
     path = tmp_path_factory.mktemp("sparse")
-    model.config.max_position_embeddings = 512
-    write(CASES[request.param], model, path)
+    write(CASES[request.param], larger(request.param, 384), path)
     return path
 
 

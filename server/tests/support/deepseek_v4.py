@@ -6,8 +6,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from support.eight_bit import FORMATS, Made, e8m0_scales
 from support.families import Case, Raw, State
 from support.glm_next import beyond_bounds
+from support.moe_cases import FP4
+from text_generation_server.config.families import FAMILIES
+from text_generation_server.config.json_object import JsonObject
 
 DEEPSEEK_V4: dict[str, Any] = {
     "bos_token_id": 1,
@@ -76,15 +80,19 @@ def prepared(model: nn.Module) -> None:
             buffer.copy_(scores.argsort(dim=1)[:, : buffer.shape[1]])
 
 
-def of_authors(state: State, raw: Raw) -> tuple[State, Raw]:
-    """Names and keys of published files, with a layer that guesses further tokens."""
+def names_of_authors(state: State) -> State:
+    """Names of published files, with a layer that guesses further tokens."""
     names = ((r"^model\.embed_tokens\.", "embed."), (r"^model\.hc_head\.hc_", "hc_head_"), (r"^model\.", ""))
     spelled: State = {}
     for name, tensor in state.items():
         for pattern, instead in names:
             name = re.sub(pattern, instead, name)
         spelled[name] = tensor
-    guesses = {"mtp.0.attn.wq_a.weight": torch.ones(4, 4), "mtp.0.hc_head_fn": torch.ones(4)}
+    return {**spelled, "mtp.0.attn.wq_a.weight": torch.ones(4, 4), "mtp.0.hc_head_fn": torch.ones(4)}
+
+
+def of_authors(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Names and keys of published files."""
     kinds = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128, "sliding_attention": 0}
     compress = raw.pop("rope_parameters")["compress"]
     scaling = {key: compress[key] for key in OTHER["rope_scaling"] if key != "type"} | {"type": "yarn"}
@@ -97,16 +105,28 @@ def of_authors(state: State, raw: Raw) -> tuple[State, Raw]:
         "rope_scaling": scaling,
     }
     del raw["partial_rotary_factor"]
-    return {**spelled, **guesses}, {**raw, **keys}
+    return names_of_authors(state), {**raw, **keys}
 
 
 def of_modules(state: State, raw: Raw) -> tuple[State, Raw]:
     """The names of Transformers' modules, and the experts of a layer in two tensors."""
-    from text_generation_server.config.families.deepseek_v4 import DEEPSEEK_V4 as family
-    from text_generation_server.config.json_object import JsonObject
+    names = FAMILIES["DeepseekV4ForCausalLM"].tensor_names(JsonObject({**raw, "num_nextn_predict_layers": 0}, ""))
+    named = {names.spelled(name): tensor for name, tensor in state.items()}
+    return stacked(named, raw["n_routed_experts"]), raw
 
-    names = family.tensor_names(JsonObject({**raw, "num_nextn_predict_layers": 0}, "config.json"))
-    return {names.spelled(name): tensor for name, tensor in state.items()}, raw
+
+def stacked(state: State, experts: int) -> State:
+    """The experts of a layer in two tensors."""
+    made = {name: tensor for name, tensor in state.items() if ".mlp.experts." not in name}
+    for name in state:
+        if name.endswith(".mlp.experts.0.gate_proj.weight"):
+            layer = name.removesuffix("0.gate_proj.weight")
+            gate, up, down = (
+                torch.stack([state[f"{layer}{expert}.{part}_proj.weight"] for expert in range(experts)])
+                for part in ("gate", "up", "down")
+            )
+            made |= {f"{layer}gate_up_proj": torch.cat((gate, up), dim=1), f"{layer}down_proj": down}
+    return made
 
 
 def _case(values: dict[str, Any], **others: Any) -> Case:
@@ -116,4 +136,36 @@ def _case(values: dict[str, Any], **others: Any) -> Case:
 DEEPSEEK_V4_CASES = {
     "deepseek v4": _case(DEEPSEEK_V4),
     "deepseek v4 other": _case(OTHER, relayout=of_authors),
+    "deepseek v4 modules": _case(DEEPSEEK_V4, relayout=of_modules),
 }
+
+
+def published(state: State, raw: Raw) -> tuple[State, Raw, State]:
+    """The files of authors as they are quantised: MXFP4 of routed experts, FP8 of blocks, and 16 bits. Returns what
+    they stand for, too.
+    """
+    state, raw = of_authors(state, raw)
+    stored, meant = dict[str, torch.Tensor](), dict(state)
+    for name, tensor in state.items():
+        module = name.removesuffix(".weight")
+        if re.search(r"\.ffn\.experts\.\d+\.w\d$", module):
+            made, meant[name] = mx_blocks(tensor)
+        elif re.search(r"\.(w[qo]_[ab]|attn\.wkv|w[123])$", module):
+            made, meant[name] = e8m0_scales(tensor)
+            made = {"weight": made["weight"], "scale": made["weight_scale_inv"]}
+        else:
+            stored[name] = tensor
+            continue
+        stored |= {f"{module}.{kind}": each for kind, each in made.items()}
+    quantisation = {**FORMATS["fp8 of blocks, e8m0"][0], "activation_scheme": "dynamic", "fmt": "e4m3"}
+    return stored, {**raw, "expert_dtype": "fp4", "quantization_config": quantisation}, meant
+
+
+def mx_blocks(weight: torch.Tensor) -> Made:
+    """Two numbers of four bits a byte, the first one in the lower half, and an exponent for each 32 of a row."""
+    groups = weight.unflatten(1, (-1, 32))
+    scale = torch.exp2((groups.abs().amax(-1, keepdim=True) / 6).log2().ceil())
+    codes = ((groups / scale)[..., None] - FP4).abs().argmin(-1)
+    packed = (codes[..., 0::2] | codes[..., 1::2] << 4).flatten(1).to(torch.uint8).view(torch.int8)
+    made = {"weight": packed, "scale": scale[..., 0].to(torch.float8_e8m0fnu)}
+    return made, (FP4[codes] * scale).flatten(1)

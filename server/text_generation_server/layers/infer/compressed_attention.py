@@ -24,8 +24,8 @@ _GROUP = 16
 
 
 class CompressedAttention(LinearMixer):
-    """The heads of this rank in one layer, whose keys and entries every rank has (`entry_lists.py`). Where the layer has
-    an indexer, the cache of the keys of entries comes before its own.
+    """The heads of this rank in one layer, whose keys and entries every rank has (`entry_lists.py`). Where the layer
+    has an indexer, the cache of the keys of entries comes before its own.
     """
 
     _weights: CompressedAttentionWeights
@@ -55,7 +55,8 @@ class CompressedAttention(LinearMixer):
         self.caches = [CacheShape(spec.vectors, size, size, shared=True)]
         """What the layer keeps of each position, in the order of the caches."""
         if (indexer := spec.indexer) is not None:
-            self.caches.insert(0, CacheShape(spec.index_vectors, *[indexer.head_dim] * 2, shared=True))
+            size = indexer.head_dim
+            self.caches.insert(0, CacheShape(spec.index_vectors, size, size, shared=True))
 
     @property
     def wants(self) -> ActivationScheme | None:

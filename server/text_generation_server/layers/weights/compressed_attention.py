@@ -127,8 +127,9 @@ def _of_entries(
 
 def _plain(checkpoint: Checkpoint, blocks: list[RowBlock], inputs: int) -> Linear:
     """Reads rows with 16 bits, whatever the usual scheme is."""
-    (made,) = PlainReader(checkpoint).rows(blocks, inputs)
-    return Dense(made.weight, site=Site(tuple(blocks), inputs))
+    reader = PlainReader(checkpoint)
+    rows = torch.cat([reader.dense_rows(block, inputs) for block in blocks])
+    return Dense(rows, site=Site(tuple(blocks), inputs))
 
 
 def _index_queries(
