@@ -4,12 +4,11 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.deepseek_v4 import DEEPSEEK_V4, DEEPSEEK_V4_CASES, names_of_authors, published
+from support.deepseek_v4 import DEEPSEEK_V4, DEEPSEEK_V4_CASES, PUBLISHED, names_of_authors, published
 from support.driver import Driver
 from support.families import logits_of, made, model_of, write
 from support.loading import load
@@ -100,64 +99,8 @@ def test_published_files_mean_what_their_codes_stand_for(
         torch.testing.assert_close(each, expected, atol=1e-3, rtol=1e-3)
 
 
-def of_published(**values: Any) -> dict[str, Any]:
-    """The keys of DeepSeek V4 Flash."""
-    scaling = {"beta_fast": 32, "beta_slow": 1, "factor": 16, "original_max_position_embeddings": 65536, "type": "yarn"}
-    return {
-        "architectures": ["DeepseekV4ForCausalLM"],
-        "attention_bias": False,
-        "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
-        "compress_rope_theta": 160000,
-        "expert_dtype": "fp4",
-        "hc_eps": 1e-06,
-        "hc_mult": 4,
-        "hc_sinkhorn_iters": 20,
-        "head_dim": 512,
-        "hidden_act": "silu",
-        "hidden_size": 4096,
-        "index_head_dim": 128,
-        "index_n_heads": 64,
-        "index_topk": 512,
-        "max_position_embeddings": 1048576,
-        "model_type": "deepseek_v4",
-        "moe_intermediate_size": 2048,
-        "n_routed_experts": 256,
-        "n_shared_experts": 1,
-        "norm_topk_prob": True,
-        "num_attention_heads": 64,
-        "num_experts_per_tok": 6,
-        "num_hash_layers": 3,
-        "num_hidden_layers": 43,
-        "num_key_value_heads": 1,
-        "num_nextn_predict_layers": 1,
-        "o_groups": 8,
-        "o_lora_rank": 1024,
-        "q_lora_rank": 1024,
-        "qk_rope_head_dim": 64,
-        "quantization_config": {
-            "activation_scheme": "dynamic",
-            "fmt": "e4m3",
-            "quant_method": "fp8",
-            "scale_fmt": "ue8m0",
-            "weight_block_size": [128, 128],
-        },
-        "rms_norm_eps": 1e-06,
-        "rope_scaling": scaling,
-        "rope_theta": 10000,
-        "routed_scaling_factor": 1.5,
-        "scoring_func": "sqrtsoftplus",
-        "sliding_window": 128,
-        "swiglu_limit": 10.0,
-        "tie_word_embeddings": False,
-        "topk_method": "noaux_tc",
-        "torch_dtype": "bfloat16",
-        "vocab_size": 129280,
-        **values,
-    }
-
-
 def test_a_published_file_is_read_as_transformers_reads_it() -> None:
-    config = parse_model_config(JsonObject(of_published(), "config.json"), None)
+    config = parse_model_config(JsonObject(PUBLISHED, "config.json"), None)
     mixers = [each for each in config.decoder.mixers if isinstance(each, CompressedAttentionSpec)]
     assert config.max_context_length == 1048576
     assert [(each.rate, each.overlaps, each.indexer is not None) for each in mixers[1:4]] == [
@@ -248,4 +191,4 @@ def test_unknown_keys_of_rope_are_refused(folder: Path) -> None:
 
 def test_an_unknown_type_of_experts_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="`expert_dtype` must be one of fp4, fp8"):
-        parse_model_config(JsonObject(of_published(expert_dtype="int3"), "config.json"), None)
+        parse_model_config(JsonObject({**PUBLISHED, "expert_dtype": "int3"}, "config.json"), None)

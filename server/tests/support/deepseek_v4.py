@@ -54,6 +54,7 @@ OTHER: dict[str, Any] = {
     "layer_types": ["heavily_compressed_attention", "compressed_sparse_attention", "compressed_sparse_attention"],
     "max_position_embeddings": 64,
     "mlp_layer_types": ["moe", "hash_moe", "hash_moe"],
+    "num_attention_heads": 32,
     "num_hash_layers": ...,
     "partial_rotary_factor": ...,
     "qk_rope_head_dim": 6,
@@ -68,6 +69,69 @@ OTHER: dict[str, Any] = {
     "routed_scaling_factor": 2.5,
 }
 """RoPE that is stretched, and experts by token id in the last layer, which computes some tokens alone."""
+
+PUBLISHED: dict[str, Any] = {
+    "architectures": ["DeepseekV4ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 0,
+    "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
+    "compress_rope_theta": 160000,
+    "eos_token_id": 1,
+    "expert_dtype": "fp4",
+    "hc_eps": 1e-06,
+    "hc_mult": 4,
+    "hc_sinkhorn_iters": 20,
+    "head_dim": 512,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "index_head_dim": 128,
+    "index_n_heads": 64,
+    "index_topk": 512,
+    "initializer_range": 0.02,
+    "max_position_embeddings": 1048576,
+    "model_type": "deepseek_v4",
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 6,
+    "num_hash_layers": 3,
+    "num_hidden_layers": 43,
+    "num_key_value_heads": 1,
+    "num_nextn_predict_layers": 1,
+    "o_groups": 8,
+    "o_lora_rank": 1024,
+    "q_lora_rank": 1024,
+    "qk_rope_head_dim": 64,
+    "quantization_config": {
+        "activation_scheme": "dynamic",
+        "fmt": "e4m3",
+        "quant_method": "fp8",
+        "scale_fmt": "ue8m0",
+        "weight_block_size": [128, 128],
+    },
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": {
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "factor": 16,
+        "original_max_position_embeddings": 65536,
+        "type": "yarn",
+    },
+    "rope_theta": 10000,
+    "routed_scaling_factor": 1.5,
+    "scoring_func": "sqrtsoftplus",
+    "sliding_window": 128,
+    "swiglu_limit": 10.0,
+    "tie_word_embeddings": False,
+    "topk_method": "noaux_tc",
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+    "vocab_size": 129280,
+}
+"""The file of DeepSeek V4 Flash."""
 
 
 def prepared(model: nn.Module) -> None:
@@ -133,6 +197,29 @@ def _case(values: dict[str, Any], **others: Any) -> Case:
     return Case("DeepSeek V4", "deepseek_v4", values, prepare=prepared, sizes={}, **others)
 
 
+SMALL: dict[str, Any] = {
+    **{key: value for key, value in PUBLISHED.items() if key not in ("expert_dtype", "quantization_config")},
+    **{key: value for key, value in DEEPSEEK_V4.items() if key in PUBLISHED},
+    "compress_ratios": [0, 4, 128, 4, 0],
+    "num_hidden_layers": 4,
+    "qk_rope_head_dim": 8,
+    "rope_scaling": {**PUBLISHED["rope_scaling"], "original_max_position_embeddings": 4},
+}
+"""The keys of the published file, of a small model."""
+
+
+def _small(state: State, raw: Raw) -> tuple[State, Raw]:
+    return names_of_authors(state), SMALL
+
+
+SMALL_CASE = Case(
+    "DeepSeek V4",
+    "deepseek_v4",
+    {key: value for key, value in SMALL.items() if key not in ("architectures", "model_type", "torch_dtype")},
+    prepare=prepared,
+    sizes={},
+    relayout=_small,
+)
 DEEPSEEK_V4_CASES = {
     "deepseek v4": _case(DEEPSEEK_V4),
     "deepseek v4 other": _case(OTHER, relayout=of_authors),
