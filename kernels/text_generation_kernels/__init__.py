@@ -5,6 +5,7 @@ Operators write into tensors that the caller passes, so that a captured graph re
 
 from .attention.attention_options import AttentionOptions
 from .attention.block_scores import block_scores
+from .attention.compress_entries import compress_entries
 from .attention.decode_attention import decode_attention
 from .attention.index_postprocess import IndexNorms, index_postprocess
 from .attention.index_scores import index_scores
@@ -187,6 +188,7 @@ __all__ = [
     "compilations",
     "compile_only",
     "compiling_only",
+    "compress_entries",
     "decode_attention",
     "delta_splits",
     "dequantise",

@@ -13,7 +13,13 @@ from support.loading import load
 import text_generation_kernels as kernels
 
 OPERATORS = ["block_scores", "index_postprocess", "index_scores", "top_slots", "decode_attention", "prefill_attention"]
-OPERATORS += ["latent_decode_attention", "latent_postprocess", "latent_prefill_attention", "qkv_postprocess", "rotate_heads"]
+OPERATORS += [
+    "latent_decode_attention",
+    "latent_postprocess",
+    "latent_prefill_attention",
+    "qkv_postprocess",
+    "rotate_heads",
+]
 PROMPTS = {"short": [7, 21, 60], "long": [(17 * i) % 90 + 4 for i in range(11)]}
 
 

@@ -23,7 +23,7 @@ class EntryWeights:
     """What makes entries, or their keys, of the projections of positions; float32."""
 
     offsets: Tensor
-    """[series, rate, size], what is added to logits at each place of an entry: of its own, then of those before it."""
+    """[series * rate, size], what is added to logits at each place of an entry, first of the positions before it."""
     norm: Tensor
     """[size]"""
 
@@ -156,5 +156,5 @@ def _entries(checkpoint: Checkpoint, layer: int, spec: CompressedAttentionSpec, 
     whole, order = checkpoint.inside(layer, name), list(_order(spec, size))
     shape = (spec.rate, spec.series * size)
     offsets = checkpoint.source.read(f"{whole}.position_bias", shape, dtype=torch.float32)
-    by_series = offsets.view(spec.rate, spec.series, size).transpose(0, 1).flip(0)
-    return EntryWeights(by_series[..., order].contiguous(), _norm(checkpoint, layer, f"{name}.kv_norm", size)[order])
+    by_series = offsets.view(spec.rate, spec.series, size).transpose(0, 1).flatten(0, 1)
+    return EntryWeights(by_series[:, order].contiguous(), _norm(checkpoint, layer, f"{name}.kv_norm", size)[order])
