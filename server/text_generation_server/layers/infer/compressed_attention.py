@@ -13,6 +13,7 @@ from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, CompressedAttentionWeights, HeadSplit
 from .entries import Entries
 from .entry_lists import KEY, chooses, chosen_entries, lists_of
+from .indexer import aligned
 from .latent_attention import by_heads
 from .mixer import LinearMixer
 from .rotation import Angles, angles_at, rotate_last
@@ -110,7 +111,7 @@ class CompressedAttention(LinearMixer):
         chosen = chosen_entries(spec, indexer.top_k, state)
         q = queries.apply(low_rank, block).unflatten(1, (indexer.num_heads, -1))
         rotate_last(q, angles)
-        by_head, width = of_heads.apply(x, block), -(-chosen.keys.max_kv_len // 64) * 64
+        by_head, width = of_heads.apply(x, block), aligned(chosen.keys.max_kv_len)
         keys = state.caches[self._index].k[:, :1]
         for part in parts_of_scores(len(q), max(width, 2 * indexer.top_k)):
             scores = torch.empty(len(chosen.places[part]), width, dtype=torch.float32, device=q.device)

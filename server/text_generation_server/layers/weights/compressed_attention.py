@@ -13,7 +13,6 @@ from .checkpoint import Checkpoint
 from .linear import Dense, Linear
 from .loading import column_parallel, row_parallel
 from .readers import reader_of
-from .readers.plain import PlainReader
 from .sites import Site
 from .split import HeadSplit
 
@@ -126,9 +125,8 @@ def _of_entries(
 
 
 def _plain(checkpoint: Checkpoint, blocks: list[RowBlock], inputs: int) -> Linear:
-    """Reads rows with 16 bits, whatever the usual scheme is."""
-    reader = PlainReader(checkpoint)
-    rows = torch.cat([reader.dense_rows(block, inputs) for block in blocks])
+    """Reads rows with 16 bits, however they are stored."""
+    rows = torch.cat([reader_of(checkpoint, block.name).dense_rows(block, inputs) for block in blocks])
     return Dense(rows, site=Site(tuple(blocks), inputs))
 
 
