@@ -6,7 +6,7 @@ Operators write into tensors that the caller passes, so that a captured graph re
 from .attention.attention_options import AttentionOptions
 from .attention.block_scores import block_scores
 from .attention.compress_entries import compress_entries
-from .attention.decode_attention import decode_attention
+from .attention.decode_attention import EARLY_BYTES, decode_attention
 from .attention.index_postprocess import IndexNorms, index_postprocess
 from .attention.index_scores import index_scores
 from .attention.kv_cache import KvCache
@@ -107,6 +107,7 @@ from .speculation.values import Drafts, Hints, Sequences, WindowInputs, Windows
 from .speculation.window_tokens import window_tokens
 
 __all__ = [
+    "EARLY_BYTES",
     "EXCLUDED",
     "GATED",
     "KERNEL_GROUPS",

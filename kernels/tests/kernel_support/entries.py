@@ -55,6 +55,6 @@ class Entries:
         values, logits = torch.cat(read).unbind(1)
         mean = ((logits + self.offsets[-len(values) :].double()).softmax(dim=0) * values).sum(dim=0)
         normalised = mean / (mean.square().mean() + EPS).sqrt() * self.weight.double()
-        still, x, y = normalised.split((len(mean) - rope, rope // 2, rope // 2))
+        x, y, still = normalised.split((rope // 2, rope // 2, len(mean) - rope))
         cos, sin = self.cos_sin[kv_len - rate].double().chunk(2)
-        return torch.cat((still, x * cos - y * sin, y * cos + x * sin))
+        return torch.cat((x * cos - y * sin, y * cos + x * sin, still))

@@ -8,8 +8,8 @@ An entry stands for `rate` successive positions, from `first` to `last`, and a n
 has four of them, an entry also reads the other two of the `rate` positions before `first`; where there are none, it
 does without. The entry takes the place of the first values of its last position, which nothing else reads.
 
-RoPE rotates the last `rope` elements, and pairs the first with the second half of them; rows of checkpoints that pair
-neighbours are permuted when they are loaded.
+RoPE rotates the first `rope` elements, and pairs element i with element i + rope / 2; rows of checkpoints that pair
+neighbours, or rotate the last elements, are permuted when they are loaded.
 
 Layouts: `cache` `[slots, 2 or 4, size]`, values before logits, any strides but unit stride in the last dimension;
 `contexts` has each new token as a decode over its context, whose values and logits are in the cache; `offsets`
@@ -110,20 +110,19 @@ def compress_entries_kernel(
     table_row_ptr = slot_table_ptr + tl.load(b_row_ptr + token).to(tl.int64) * stride_table_row
     begin = tl.maximum(POSITIONS - kv_len, 0)
     HALF: tl.constexpr = ROPE // 2
-    STILL: tl.constexpr = SIZE - ROPE
-    elements = tl.arange(0, BLOCK_D)
+    elements = ROPE + tl.arange(0, BLOCK_D)
     pairs = tl.arange(0, BLOCK_H)
     still = _mean(
-        cache_ptr, offsets_ptr, table_row_ptr, stride_slot, stride_vector, kv_len, begin, elements, elements < STILL,
+        cache_ptr, offsets_ptr, table_row_ptr, stride_slot, stride_vector, kv_len, begin, elements, elements < SIZE,
         SIZE, RATE, POSITIONS, BLOCK_P,
     )  # fmt: skip
     first = _mean(
-        cache_ptr, offsets_ptr, table_row_ptr, stride_slot, stride_vector, kv_len, begin, STILL + pairs, pairs < HALF,
+        cache_ptr, offsets_ptr, table_row_ptr, stride_slot, stride_vector, kv_len, begin, pairs, pairs < HALF,
         SIZE, RATE, POSITIONS, BLOCK_P,
     )  # fmt: skip
     second = _mean(
-        cache_ptr, offsets_ptr, table_row_ptr, stride_slot, stride_vector, kv_len, begin, STILL + HALF + pairs,
-        pairs < HALF, SIZE, RATE, POSITIONS, BLOCK_P,
+        cache_ptr, offsets_ptr, table_row_ptr, stride_slot, stride_vector, kv_len, begin, HALF + pairs, pairs < HALF,
+        SIZE, RATE, POSITIONS, BLOCK_P,
     )  # fmt: skip
     # Beyond the end the mean is one of zeros.
     # Every element is read before the first is written: the norm needs them all.
@@ -132,17 +131,17 @@ def compress_entries_kernel(
     storage = cache_ptr.dtype.element_ty
     last = tl.load(table_row_ptr + kv_len - 1).to(tl.int64)
     entry_ptr = cache_ptr + last * stride_slot
-    weight = tl.load(weight_ptr + elements, mask=elements < STILL, other=0.0)
-    tl.store(entry_ptr + elements, (still * scale * weight).to(storage), mask=elements < STILL)
+    weight = tl.load(weight_ptr + elements, mask=elements < SIZE, other=0.0)
+    tl.store(entry_ptr + elements, (still * scale * weight).to(storage), mask=elements < SIZE)
     rotates = pairs < HALF
-    first *= scale * tl.load(weight_ptr + STILL + pairs, mask=rotates, other=0.0)
-    second *= scale * tl.load(weight_ptr + STILL + HALF + pairs, mask=rotates, other=0.0)
+    first *= scale * tl.load(weight_ptr + pairs, mask=rotates, other=0.0)
+    second *= scale * tl.load(weight_ptr + HALF + pairs, mask=rotates, other=0.0)
     first, second = first.to(storage).to(tl.float32), second.to(storage).to(tl.float32)
     cos_sin_row_ptr = cos_sin_ptr + (kv_len - RATE).to(tl.int64) * ROPE
     cos = tl.load(cos_sin_row_ptr + pairs, mask=rotates, other=0.0)
     sin = tl.load(cos_sin_row_ptr + HALF + pairs, mask=rotates, other=0.0)
-    tl.store(entry_ptr + STILL + pairs, (first * cos - second * sin).to(storage), mask=rotates)
-    tl.store(entry_ptr + STILL + HALF + pairs, (second * cos + first * sin).to(storage), mask=rotates)
+    tl.store(entry_ptr + pairs, (first * cos - second * sin).to(storage), mask=rotates)
+    tl.store(entry_ptr + HALF + pairs, (second * cos + first * sin).to(storage), mask=rotates)
 
 
 _launch = Launcher(compress_entries_kernel, writes=("cache",))
@@ -194,9 +193,9 @@ def compress_entries_torch(
         # Rounded where transformers rounds.
         mean = (logits.softmax(dim=0).to(read.dtype) * read[:, 0]).sum(dim=0, keepdim=True)
         normalise(mean, weight, eps, mean)
-        still = mean.shape[1] - cos_sin.shape[1]
-        turned = rotated(mean[:, None, still:], cos_sin[kv_len - rate, None])
-        cache[slots[-1], 0] = torch.cat((mean[0, :still], turned[0, 0]))
+        rope = cos_sin.shape[1]
+        turned = rotated(mean[:, None, :rope], cos_sin[kv_len - rate, None])
+        cache[slots[-1], 0] = torch.cat((turned[0, 0], mean[0, rope:]))
 
 
 compress_entries = register(compress_entries_torch, mutates=("cache",), triton=compress_entries_triton)

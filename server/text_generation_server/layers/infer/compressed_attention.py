@@ -16,7 +16,7 @@ from .entry_lists import KEY, chooses, chosen_entries, lists_of
 from .indexer import aligned
 from .latent_attention import by_heads
 from .mixer import LinearMixer
-from .rotation import Angles, angles_at, rotate_last
+from .rotation import Angles, angles_at, new_tokens, rotate_first
 from .sparse_step import parts_of_lists, parts_of_scores, some
 from .state import CacheShape, InferState
 
@@ -46,8 +46,8 @@ class CompressedAttention(LinearMixer):
         self.out = weights.out
         self._num_heads = heads.num_heads
         self._rope = rope
-        size, device = spec.head_dim, weights.key_norm.device
-        self._plain_norm = torch.ones(size, dtype=torch.float32, device=device)
+        size, queries = spec.head_dim, torch.ones_like(weights.key_norm)
+        self._norms = kernels.IndexNorms(weights.key_norm, None, queries, spec.norm_eps)
         self._options = kernels.AttentionOptions(sinks=weights.sinks)
         self._entries, self._index_entries = (
             None if each is None else Entries(spec.rate, spec.norm_eps, each, rope)
@@ -73,31 +73,25 @@ class CompressedAttention(LinearMixer):
         low_rank, key = weights.first.apply(x, block).split((spec.query_dim, spec.head_dim), dim=1)
         made, room = Activations.to_fill(low_rank.new_empty(low_rank.shape), weights.queries.wants)
         kernels.rms_norm(low_rank, weights.query_norm, spec.norm_eps, made.x, room)
-        self._write(x, key, cache, angles, state)
+        q = weights.queries.apply(made, block).view(-1, self._num_heads, spec.head_dim)
+        kernels.index_postprocess(key, self._norms, new_tokens(self._rope, state), q, cache[:, KEY, None])
+        self._write_entries(x, cache[:, KEY + 1 :], state)
         lists = self._lists(x, made, angles, state)
-        q = weights.queries.apply(made, block).view(-1, spec.head_dim)
-        kernels.rms_norm(q, self._plain_norm, spec.norm_eps, q)
-        q = q.view(len(low_rank), self._num_heads, spec.head_dim)
-        rotate_last(q, angles)
         heads = self._attend(q, cache, lists, state)
-        rotate_last(heads, back)
+        rotate_first(heads, back)
         groups = weights.groups
         out = heads.new_empty(len(heads), len(groups), spec.out_rank)
         by_heads(heads.view(len(heads), len(groups), -1), groups, out, block)
         return out.flatten(1)
 
-    def _write(self, x: Activations, key: Tensor, cache: Tensor, angles: Angles, state: InferState) -> None:
-        """Writes the keys of new tokens, of `key` [T, head_dim] before its norm, and entries, to the caches."""
+    def _write_entries(self, x: Activations, cache: Tensor, state: InferState) -> None:
+        """Writes what new tokens have for entries to `cache` [slots, 2 * series, head_dim], and to that of keys."""
         spec, weights = self._spec, self._weights
-        keys = torch.empty_like(key)
-        kernels.rms_norm(key, weights.key_norm, spec.norm_eps, keys)
-        rotate_last(keys[:, None], angles)
-        cache[:, KEY].index_copy_(0, state.slots, keys)
         if self._entries is None or weights.parts is None:
             return
         own = 2 * spec.series * spec.head_dim
         parts = weights.parts.apply(x, state.linear_block)
-        self._entries.write(parts[:, :own].unflatten(1, (-1, spec.head_dim)), cache[:, KEY + 1 :], state)
+        self._entries.write(parts[:, :own].unflatten(1, (-1, spec.head_dim)), cache, state)
         if self._index_entries is not None and spec.indexer is not None:
             of_index = parts[:, own:].unflatten(1, (-1, spec.indexer.head_dim))
             self._index_entries.write(of_index, state.caches[self._index].k, state)
@@ -110,7 +104,7 @@ class CompressedAttention(LinearMixer):
             return lists_of(spec, state)
         chosen = chosen_entries(spec, indexer.top_k, state)
         q = queries.apply(low_rank, block).unflatten(1, (indexer.num_heads, -1))
-        rotate_last(q, angles)
+        rotate_first(q, angles)
         by_head, width = of_heads.apply(x, block), aligned(chosen.keys.max_kv_len)
         keys = state.caches[self._index].k[:, :1]
         for part in parts_of_scores(len(q), max(width, 2 * indexer.top_k)):
@@ -123,6 +117,9 @@ class CompressedAttention(LinearMixer):
 
     def _attend(self, q: Tensor, cache: Tensor, lists: Decodes, state: InferState) -> Tensor:
         """Attends with `q` [T, heads, head_dim] to lists of vectors, and returns the same shape."""
+        if q.shape[2] * q.element_size() <= kernels.EARLY_BYTES:
+            # What is read early must not be written by the kernel before: this copy is between them.
+            q = q.clone()
         out, count = torch.empty_like(q), cache.shape[0] * cache.shape[1]
         # Each KV head is the same memory.
         heads = self._num_heads // _GROUP if self._num_heads % _GROUP == 0 else 1

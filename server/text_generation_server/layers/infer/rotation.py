@@ -58,6 +58,6 @@ def angles_at(table: RopeTable, positions: Tensor) -> Angles:
     return Angles(cos.contiguous(), sin.contiguous())
 
 
-def rotate_last(heads: Tensor, angles: Angles) -> None:
-    """Rotates the last elements of each of `heads` [T, heads, head_dim] in place, in the order of `rotary_order`."""
-    kernels.rotate_heads(heads[..., heads.shape[2] - 2 * angles.cos.shape[1] :], angles.cos, angles.sin)
+def rotate_first(heads: Tensor, angles: Angles) -> None:
+    """Rotates the first elements of each of `heads` [T, heads, head_dim] in place, in the order of `rotary_order`."""
+    kernels.rotate_heads(heads[..., : 2 * angles.cos.shape[1]], angles.cos, angles.sin)

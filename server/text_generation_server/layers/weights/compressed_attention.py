@@ -29,7 +29,9 @@ class EntryWeights:
 
 @dataclass(frozen=True)
 class CompressedAttentionWeights:
-    """The weights of one layer. Rotated elements, the last of a vector, are in the order of `rotary_order`."""
+    """The weights of one layer. Rotated elements, which files have last, are the first of a vector, in the order of
+    `rotary_order`.
+    """
 
     first: Linear
     """Makes, of hidden states, the low-rank query vector, then the key."""
@@ -84,9 +86,9 @@ def load_compressed_attention(
 
 
 def _order(spec: CompressedAttentionSpec, size: int) -> tuple[int, ...]:
-    """Returns the order of the elements of a vector of this size, of which RoPE rotates the last."""
+    """Returns the order of the elements of a vector of this size, of which RoPE rotates the last: these come first."""
     before = size - spec.rope_dim
-    return (*range(before), *(before + each for each in rotary_order(spec.rope, spec.rope_dim)))
+    return (*(before + each for each in rotary_order(spec.rope, spec.rope_dim)), *range(before))
 
 
 def _norm(checkpoint: Checkpoint, layer: int, name: str, size: int) -> Tensor:
