@@ -83,3 +83,9 @@ def test_postprocess(queries: bool) -> None:
     else:
         sizes |= {"HEADS": 64, "BLOCK_H": 16, "query_norm_ptr": None}
     _compile(index_postprocess_kernel, 90, 4, **sizes).check()
+
+
+def test_postprocess_of_heads_of_512() -> None:
+    """Heads of DeepSeek V4, which are normalised."""
+    sizes = {"SIZE": 512, "BLOCK_D": 512, "ROPE": 64, "BLOCK_P": 32, "HEADS": 64, "BLOCK_H": 16, "key_bias_ptr": None}
+    _compile(index_postprocess_kernel, 90, 4, **sizes).check()
