@@ -1,9 +1,11 @@
 """DeepSeek V4: entries of every size, its quantised files, and what is refused."""
 
+import copy
 import json
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from support.families import logits_of, made, model_of, write
 from support.loading import load
 from support.probabilities import log_probabilities, of_groups
 from support.thread_ranks import thread_groups
+from transformers import DeepseekV4Config
 
 import text_generation_kernels as kernels
 from text_generation_server.config.json_object import JsonObject
@@ -116,6 +119,51 @@ def test_a_published_file_is_read_as_transformers_reads_it() -> None:
     assert [each.by_token for each in routes] == [True] * 3 + [False] * 40
     # 284 billion weights, of which those of experts have four bits, and 16 for the scale of 32 of them.
     assert 160e9 < weight_bytes(config, 2) < 170e9
+
+
+KINDS = {
+    (0, False): "sliding_attention",
+    (1, True): "compressed_sparse_attention",
+    (1, False): "heavily_compressed_attention",
+}
+YARN = {**PUBLISHED["rope_scaling"], "rope_type": "yarn"}
+NESTED = {
+    "compress": {"factor": 16.0, "original_max_position_embeddings": 65536, "rope_theta": 9.0, "rope_type": "yarn"},
+    "main": {"partial_rotary_factor": 0.125, "rope_theta": 7.0, "rope_type": "default"},
+}
+NESTED["compress"]["partial_rotary_factor"] = 0.125
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"rope_scaling": None, "rope_parameters": {**YARN, "rope_theta": 12345.0}},
+        {"rope_scaling": None, "rope_parameters": {**YARN, "attention_factor": 1.3}},
+        {"rope_scaling": None, "rope_parameters": NESTED},
+        {"rope_scaling": None, "rope_theta": 500.0, "compress_rope_theta": 700.0},
+        {"qk_rope_head_dim": None, "partial_rotary_factor": 0.25},
+        {"qk_rope_head_dim": None, "compress_ratios": None, "num_hash_layers": None},
+        {"mlp_layer_types": ["moe"] * 40 + ["hash_moe"] * 3},
+        {"compress_rates": {"compressed_sparse_attention": 8, "heavily_compressed_attention": 64}},
+        {"compress_rate_csa": 16, "compress_rate_hca": 32},
+    ],
+)
+def test_keys_of_rope_and_types_mean_what_they_mean_to_transformers(values: dict[str, Any]) -> None:
+    raw = {key: each for key, each in {**PUBLISHED, **values}.items() if each is not None}
+    theirs = ("architectures", "model_type", "expert_dtype", "quantization_config", "torch_dtype")
+    expected = DeepseekV4Config(**copy.deepcopy({key: each for key, each in raw.items() if key not in theirs}))
+    layers = parse_model_config(JsonObject(raw, "config.json"), None).decoder.layers
+    mixers = [each.mixer for each in layers if isinstance(each.mixer, CompressedAttentionSpec)]
+    assert [KINDS[min(each.rate, 1), each.overlaps] for each in mixers] == expected.layer_types
+    routes = [each.moe.route for each in layers if each.moe is not None]
+    assert ["hash_moe" if each.by_token else "moe" for each in routes] == expected.mlp_layer_types
+    for kind, mixer in zip(expected.layer_types, mixers, strict=True):
+        rope = expected.rope_parameters["main" if kind == "sliding_attention" else "compress"]
+        found = mixer.rope.rope_type, mixer.rope.theta, mixer.rope.factor, mixer.rope.attention_factor, mixer.rope_dim
+        wanted = rope["rope_type"], rope["rope_theta"], rope.get("factor", 1.0), rope.get("attention_factor")
+        assert found == (*wanted, int(512 * rope["partial_rotary_factor"]))
+        assert mixer.rate == expected.compress_rates.get(kind, 0)
 
 
 def test_positions_take_what_is_counted_before_a_start(folder: Path) -> None:
