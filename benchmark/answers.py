@@ -5,7 +5,7 @@
     python3 benchmark/answers.py texts models/demo --drafting "--speculate 4"
 
 Each starts the launcher, drives it and prints a table; flags that this program does not know go to the launcher.
-`windows` and `texts` start it twice, without and with the flags of `--drafting`. ADAPTERS is a folder that
+`windows` and `texts` start it without and with the flags of each argument of `--drafting`. ADAPTERS is a folder that
 `benchmark/models/adapters.py` has filled, FOLDER one of `make.py`, with weights (`weights.py`) for adapters.
 
 A token's time is that of an answer less that of its first token, over the tokens after the first: the median of the
@@ -164,8 +164,9 @@ def adapters(asked: argparse.Namespace, flags: list[str], table: Table) -> None:
 def windows(asked: argparse.Namespace, flags: list[str], table: Table) -> None:
     """Texts that can be drafted and others, without and with the flags that draft."""
     make = partial(completion, vocab_size=of_text(asked.folder)["vocab_size"])
-    for label, more in (("without", []), ("with", shlex.split(asked.drafting))):
-        with server(asked.folder, [*flags, *more], f"windows-{label}"):
+    for number, drafting in enumerate(["", *asked.drafting]):
+        label = drafting or "none"
+        with server(asked.folder, [*flags, *shlex.split(drafting)], f"windows-{number}"):
             for kind in asked.kinds.split(","):
                 for case in asked.cases.split(","):
                     streams, length = map(int, case.split("x"))
@@ -188,12 +189,15 @@ def texts(asked: argparse.Namespace, flags: list[str], table: Table) -> None:
             parameters["prediction"] = " ".join(chance.choices(WORDS, k=12))
         bodies.append({"inputs": " ".join(chance.choices(WORDS, k=chance.randrange(1, 12))), "parameters": parameters})
     found: list[list[Any]] = []
-    for label, more in (("without", []), ("with", shlex.split(asked.drafting))):
-        with server(asked.folder, ["--deterministic", *flags, *more], f"texts-{label}"):
+    for number, drafting in enumerate(["", *asked.drafting]):
+        label = drafting or "none"
+        with server(asked.folder, ["--deterministic", *flags, *shlex.split(drafting)], f"texts-{number}"):
             answers = [each for _, each in at_once(bodies, 64, "/generate")]
             found.append([(each["generated_text"], each["details"]["tokens"]) for each in answers])
             table.note(drafts=label, answers=len(answers), checked=drafts()[0], right=drafts()[1])
-    table.note(answers=len(bodies), equal=sum(one == other for one, other in zip(*found, strict=True)))
+    for drafting, other in zip(asked.drafting, found[1:], strict=True):
+        equal = sum(one == same for one, same in zip(found[0], other, strict=True))
+        table.note(drafts=drafting, answers=len(bodies), equal=equal)
 
 
 def drafts() -> tuple[int, int]:
@@ -242,7 +246,12 @@ def main() -> None:
     of_windows.add_argument("--tokens", type=int, default=192)
     of_texts.add_argument("--answers", type=int, default=10_000)
     for each in (of_windows, of_texts):
-        each.add_argument("--drafting", default="--speculate 3", help="flags of the launcher, in one argument")
+        each.add_argument(
+            "--drafting",
+            nargs="+",
+            default=["--speculate 3"],
+            help="flags of the launcher, in one argument a server",
+        )
     asked, flags = parser.parse_known_args()
     table = Table()
     COMMANDS[asked.command](asked, flags, table)

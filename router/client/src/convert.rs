@@ -8,7 +8,7 @@ use crate::types::{
     AdapterCopy, AllowedTokens, Chunk, Drafted, Encode, Grant, Hint, LoadAdapter, LoadedAdapter,
     MaskWrite, MediaCost, MediaInfo, MediaSpan, MediaView, NextTokenChooser, PromptScores, Request,
     RequestFailure, RequestId, Row, ServingLimits, ShardInfo, SlotRange, StepCost, StepMasks,
-    StepPlan, StepReply, Timings, TokenId, TopTokens, TraceLink, Warmup, WarmupLimits,
+    StepPlan, StepReply, Timings, TokenId, TopTokens, TraceLink, Warmup, WarmupLimits, WindowCost,
 };
 
 impl From<SlotRange> for v1::SlotRange {
@@ -248,6 +248,7 @@ impl From<v1::WarmupResponse> for Warmup {
                 pair_ns: cost.pair_ns,
                 context_ns: cost.context_ns,
                 graph_tokens: reply.graph_tokens,
+                windows: cost.windows.into_iter().map(Into::into).collect(),
             },
             max_masks: reply.max_masks,
             overlapped_halves: reply.overlapped_halves,
@@ -255,6 +256,16 @@ impl From<v1::WarmupResponse> for Warmup {
                 pixels: media_cost.pixels,
                 times_ms: media_cost.times_ms,
             },
+        }
+    }
+}
+
+impl From<v1::WindowCost> for WindowCost {
+    fn from(cost: v1::WindowCost) -> Self {
+        Self {
+            width: cost.width,
+            rows: cost.rows,
+            times_ms: cost.times_ms,
         }
     }
 }
@@ -367,13 +378,15 @@ impl From<v1::Timings> for Timings {
 /// What became of the drafts of each row.
 fn drafted(reply: &v1::StepReply) -> Vec<Drafted> {
     let numbers = reply.drafts.iter().zip(&reply.right);
-    let drafted = numbers
-        .zip(&reply.rows)
-        .map(|((&checked, &right), row)| Drafted {
+    let drafted = numbers.zip(&reply.rows).map(|((&checked, &right), row)| {
+        let hinted = reply.hinted.contains(row);
+        Drafted {
             checked,
             right,
-            hinted: reply.hinted.contains(row),
-        });
+            hinted,
+            left_out: reply.undrafted && !hinted,
+        }
+    });
     drafted.collect()
 }
 

@@ -168,6 +168,18 @@ pub struct StepCost {
     pub context_ns: f32,
     /// Sizes for which a step with chunks replays a captured graph, ascending.
     pub graph_tokens: Vec<u32>,
+    /// Of each width of windows, single tokens among them, where there is speculation.
+    pub windows: Vec<WindowCost>,
+}
+
+/// What decodes alone take, where each computes a window of `width` tokens; see `WindowCost` of the contract.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct WindowCost {
+    pub width: u32,
+    /// Ascending.
+    pub rows: Vec<u32>,
+    /// One for each of `rows`.
+    pub times_ms: Vec<f32>,
 }
 
 /// What warm-up brought.
@@ -463,6 +475,8 @@ pub struct Drafted {
     pub right: u32,
     /// They were ids of a hint.
     pub hinted: bool,
+    /// There were none, because the step before made none.
+    pub left_out: bool,
 }
 
 /// What a step computed, by the shards together.

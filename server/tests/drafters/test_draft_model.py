@@ -77,7 +77,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
 
     def draft(drafter: DraftModel, step: DraftStep) -> None:
         original(drafter, step)
-        for row in step.chosen.tolist():
+        for row in step.chosen.tolist() if step.wanted else ():
             length, limit = int(step.sequences.length[row]), int(step.drafts.limits[row])
             count = min(int(step.drafts.counts[row]), limit - length)
             text, ids = step.drafts.tokens[row, :length].tolist(), step.drafts.ids[row, :count].tolist()
@@ -170,12 +170,12 @@ def test_slots_may_come_as_they_are_needed(target: Path, smaller: Path, seen: Se
 
 def test_ranks_draft_alike(target: Path, smaller: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has the whole drafter."""
-    drafted: dict[int, list[Tensor]] = {}
+    drafted: dict[DraftModel, list[Tensor]] = {}
     original = DraftModel.draft
 
     def draft(drafter: DraftModel, step: DraftStep) -> None:
         original(drafter, step)
-        drafted.setdefault(id(drafter), []).append(step.drafts.ids[step.chosen].clone())
+        drafted.setdefault(drafter, []).append(step.drafts.ids[step.chosen, : step.width].clone())
 
     def build(group: ThreadGroup) -> Engine:
         model = load(target, group=group, drafter=smaller)

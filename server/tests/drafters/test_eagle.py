@@ -51,7 +51,7 @@ class Watcher:
 
         def draft(drafter: EagleDrafter, step: DraftStep) -> None:
             original(drafter, step)
-            for row in step.chosen.tolist():
+            for row in step.chosen.tolist() if step.wanted else ():
                 if length := int(step.sequences.length[row]):
                     # Behind a token that has no slot, nothing more is drafted.
                     room = max(1, int(step.drafts.limits[row]) - length)
@@ -134,6 +134,24 @@ def test_drafts_behind_chunks_pauses_and_prefixes(
     router.start(behind, prefix_of=streams[2], cached=len(PROMPTS[2]))
     router.run()
     assert any(text[: len(behind.prompt)] == behind.prompt for text, _ in watcher.seen)
+    watcher.check(PlainHead(folder, target, LAYERS))
+
+
+def test_few_steps_of_single_tokens_have_drafts_behind_them(target: Path, tmp_path: Path, watcher: Watcher) -> None:
+    """Those say whether drafts are worth a window again, and what they read is there."""
+    folder = write_head(tmp_path, target, LAYERS)
+    engine = drafting(target, folder)
+    watcher.seen.clear()
+    asked_for = request(0, PROMPTS[0], 20)
+    plans = [StepPlan(0, admit=[asked_for], chunks=[Chunk(0, 0, len(PROMPTS[0]))])]
+    plans += [StepPlan(number, decode=[0], widths=[1]) for number in range(1, 12)]
+    plans += [StepPlan(12, decode=[0], widths=[4]), StepPlan(13, decode=[0], widths=[4])]
+    replies = [engine.step(plan).result() for plan in plans]
+    # Step 8 has some, as steps with prompts and with windows have.
+    assert [reply.number for reply in replies[1:] if not reply.undrafted] == [1, 9, 13]
+    assert [reply.drafts[0] for reply in replies[-2:]] == [0, 3]
+    prompt = len(PROMPTS[0])
+    assert [len(text) - prompt for text, _ in watcher.seen][:3] == [1, 9, 13]
     watcher.check(PlainHead(folder, target, LAYERS))
 
 

@@ -63,12 +63,12 @@ def test_ranks_draft_alike(
     head = write_head(tmp_path_factory.mktemp("head"), target, (1, 2, 4))
     expected = generated(thread_groups(1), target, head, width)
     monkeypatch.setattr(ends, "cuts_embedding", lambda *_: is_cut)
-    drafted: dict[int, list[torch.Tensor]] = {}
+    drafted: dict[EagleDrafter, list[torch.Tensor]] = {}
     original = EagleDrafter.draft
 
     def draft(drafter: EagleDrafter, step: DraftStep) -> None:
         original(drafter, step)
-        drafted.setdefault(id(drafter), []).append(step.drafts.ids[step.chosen].clone())
+        drafted.setdefault(drafter, []).append(step.drafts.ids[step.chosen, : step.width].clone())
 
     monkeypatch.setattr(EagleDrafter, "draft", draft)
     found = generated(thread_groups(2), target, head, width)

@@ -1,5 +1,6 @@
 """What steps cost: the formula that is fitted, and the steps that are timed for it."""
 
+from functools import partial
 from itertools import count
 
 import pytest
@@ -8,8 +9,10 @@ from support.engine_driver import SERVING, directly, make_engine, stream
 from support.fake_model import SingleGroup
 from support.router import Router
 
-from text_generation_server.engine.cost import Sample, Shape, fit, measure, shapes
-from text_generation_server.engine.requests import ServingLimits, StepCost
+from text_generation_server.engine import warmup
+from text_generation_server.engine.cost import Sample, Shape, fit, measure, shapes, window_costs, window_shapes
+from text_generation_server.engine.options import EngineOptions
+from text_generation_server.engine.requests import ServingLimits, StepCost, WindowCost
 
 LARGE = ServingLimits(840_000, 131_071, 131_072, 256)
 
@@ -107,3 +110,32 @@ def test_a_slow_machine_times_one_decode_and_two_chunks() -> None:
     wanted = shapes(SERVING, 256)
     samples = measure(runner, SingleGroup(), wanted, repetitions=5, budget_s=-1.0)  # type: ignore[arg-type]
     assert [sample.shape for sample in samples] == [Shape(decodes=1), Shape(chunk=16), Shape(chunk=63)]
+
+
+@pytest.mark.parametrize("limits", [LARGE, SERVING, ServingLimits(12, 3, 4, 8), ServingLimits(4, 1, 2, 1)], ids=str)
+def test_timed_windows_are_within_the_limits(limits: ServingLimits) -> None:
+    found = window_shapes(limits, (2, 4))
+    assert {shape.width for shape in found} == {width for width in (1, 2, 4) if width + 2 <= limits.max_total_tokens}
+    for shape in found:
+        assert 1 <= shape.decodes <= limits.max_batch_size
+        assert shape.tokens <= 512
+        assert shape.decodes * (shape.context + shape.width - 1) <= limits.max_batch_total_tokens
+
+
+def test_windows_cost_what_their_steps_take() -> None:
+    samples = [Sample(Shape(decodes=rows, width=width), 2.0 * width + rows) for width in (1, 2) for rows in (1, 8)]
+    assert window_costs(samples) == [WindowCost(1, [1, 8], [3.0, 10.0]), WindowCost(2, [1, 8], [5.0, 12.0])]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("speculate", "widths"), [(0, []), (3, [1, 2, 4])])
+def test_warm_up_times_windows_where_there_are_some(
+    speculate: int, widths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = make_engine(options=EngineOptions(speculate=speculate))._runner
+    assert runner is not None
+    monkeypatch.setattr(warmup, "measure", partial(measure, clock=lambda: 0.0))
+    cost = warmup.measured_cost(runner, SingleGroup(), torch.device("cpu"))  # type: ignore[arg-type]
+    assert [each.width for each in cost.windows] == widths
+    assert all(ms > 0 for each in cost.windows for ms in each.times_ms)
+    assert runner.checker.rows.owners == {}

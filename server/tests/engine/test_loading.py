@@ -16,7 +16,6 @@ from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine import loading
 from text_generation_server.engine.loading import (
     build_engine,
-    captured_sizes,
     check_memory,
     choose_device,
     cpu_threads,
@@ -100,13 +99,6 @@ def test_whole_experts_need_a_mixture_of_ours(tmp_path: Path, architecture: str,
     config = server_config(tmp_path, {}, expert_parallel=True)
     with pytest.raises(ConfigurationError, match=f"--enable-expert-parallel .*{message}"):
         build_engine(config, tmp_path)
-
-
-def test_ranks_that_share_contexts_capture_nothing(tmp_path: Path) -> None:
-    two = {"RANK": "0", "WORLD_SIZE": "2"}
-    assert captured_sizes(server_config(tmp_path, {}, context_parallel=True), "triton") is None
-    assert captured_sizes(server_config(tmp_path, two, sharded=True), "triton") is None
-    assert captured_sizes(server_config(tmp_path, two, sharded=True, context_parallel=True), "triton") == ()
 
 
 def test_a_shard_without_a_device_is_told_how_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:

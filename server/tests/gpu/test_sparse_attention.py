@@ -15,7 +15,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(scope="module", params=["deepseek v3.2", "deepseek v4", "glm 5.2", "minimax m3", "glm 5.3"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A vocabulary of 99 lacks ids that the schedules have: they need a larger one."""
+    """The schedules have more ids and longer texts than the family's case."""
     path = tmp_path_factory.mktemp("sparse")
     write(CASES[request.param], larger(request.param, 384), path)
     return path

@@ -1,6 +1,7 @@
 """Several ranks over gloo compute what one does."""
 
 import logging
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -242,3 +243,16 @@ def test_tensors_that_another_rank_reads_are_no_reason_to_warn(
 def test_a_missing_rank_is_an_error_after_the_time_limit(tmp_path: Path) -> None:
     with pytest.raises(EngineFailed, match=r"by the file .*rendezvous within 1 s"):
         init_group(ParallelConfig(0, 2, tmp_path / "rendezvous"), CPU, timeout_s=1)
+
+
+@pytest.mark.parametrize(("said", "expected"), [(None, "0"), ("1", "1")])
+def test_nccl_registers_no_buffers_of_graphs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str | None, expected: str
+) -> None:
+    """Unless the operator says so: replays over such buffers hang where the allocator's segments grow."""
+    monkeypatch.setenv("NCCL_GRAPH_REGISTER", said or "")
+    if said is None:
+        monkeypatch.delenv("NCCL_GRAPH_REGISTER")
+    with pytest.raises(EngineFailed):
+        init_group(ParallelConfig(0, 2, tmp_path / "rendezvous"), CPU, timeout_s=1)
+    assert os.environ["NCCL_GRAPH_REGISTER"] == expected

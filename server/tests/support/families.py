@@ -108,7 +108,7 @@ def larger(case_id: str, vocab_size: int) -> PreTrainedModel:
     for module in model.modules():
         if (table := getattr(module, "tid2eid", None)) is not None:
             module.tid2eid = table.repeat(-(-vocab_size // len(table)), 1)[:vocab_size]
-    model.config.max_position_embeddings = 512
+    model.config.get_text_config().max_position_embeddings = 512
     return model
 
 

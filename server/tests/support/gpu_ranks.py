@@ -12,6 +12,7 @@ import torch.multiprocessing as mp
 from text_generation_server.config import ParallelConfig
 from text_generation_server.distributed import TensorParallelGroup, init_group
 from text_generation_server.engine.engine import Engine
+from text_generation_server.engine.loading import choose_device
 from text_generation_server.engine.requests import Request
 
 from .comparing import assert_generations_are_equal
@@ -31,8 +32,7 @@ def on_every_rank(work: Work, parallel: ParallelConfig) -> None:
 
 
 def _rank(rank: int, work: Work, parallel: ParallelConfig) -> None:
-    device = torch.device("cuda", rank)
-    torch.cuda.set_device(device)
+    device = choose_device(rank)
     work(init_group(replace(parallel, rank=rank), device, timeout_s=60))
     # NCCL's own end waits for graphs.
     os._exit(0)

@@ -7,6 +7,7 @@ and it is faster than NCCL (`algorithms.py`).
 
 import logging
 import math
+import os
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -287,6 +288,9 @@ def init_group(
     group.expert_parallel = parallel.expert_parallel
     group.context_parallel = parallel.context_parallel
     group.deterministic = deterministic
+    # NCCL would register buffers when a graph is captured. Memory of graphs is mapped in pieces, and again after warm-up,
+    # and replays over such buffers hang (docs/lab/2026-11-latent-attention-over-cards.md).
+    os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
     try:
         store = meeting_store(parallel, timeout_s)
         dist.init_process_group(

@@ -45,6 +45,8 @@ class DraftStep:
     """Where padding is written."""
     max_kv_len: int
     """An upper bound of the tokens of the rows `chosen`."""
+    wanted: bool
+    """Whether the rows that have got tokens get drafts. If not, the drafter computes what later drafts need alone."""
 
 
 class Drafter(Protocol):
@@ -72,8 +74,8 @@ class Drafter(Protocol):
         ...
 
     def draft(self, step: DraftStep) -> None:
-        """Computes the positions of the step, and writes drafts of the rows that have got tokens: as many as tokens of
-        a window, at most. Rows at their limit get none.
+        """Computes the positions of the step, and writes drafts, where they are `wanted`, of the rows that have got
+        tokens: as many as tokens of a window, at most. Rows at their limit get none.
         """
         ...
 

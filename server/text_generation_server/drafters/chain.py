@@ -36,6 +36,9 @@ class ChainDrafter(Drafter):
 
     def draft(self, step: DraftStep) -> None:
         """See `Drafter`."""
+        if not step.wanted:
+            self._keep(step)
+            return
         drafts, chosen = step.drafts, step.chosen
         length, limits = step.sequences.length[chosen], drafts.limits[chosen]
         made = self._begin(step, length, limits)
@@ -54,6 +57,10 @@ class ChainDrafter(Drafter):
         """
         del length, limits
         return self._pass(*followers_of(step, 1), step.features, step.last)
+
+    def _keep(self, step: DraftStep) -> None:
+        """Computes what has become known in a step that decodes alone."""
+        self._pass(*followers_of(step, int(self.keeps_pairs)), step.features, step.last[:0])
 
     def _one_more(self, step: DraftStep, position: Tensor, limits: Tensor) -> InferState:
         """Returns the state of a pass over one token of each of these rows, at `position`."""

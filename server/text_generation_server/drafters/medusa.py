@@ -82,7 +82,7 @@ class MedusaDrafter(Drafter):
     def draft(self, step: DraftStep) -> None:
         """See `Drafter`."""
         chosen, drafts = step.chosen, step.drafts
-        if not len(chosen):
+        if not len(chosen) or not step.wanted:
             return
         hidden = step.hidden if step.places is None else step.hidden.index_select(0, step.places)
         count = min(step.width, drafts.most, len(self._heads))

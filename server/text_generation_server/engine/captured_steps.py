@@ -94,7 +94,9 @@ class CapturedSteps:
         if plan.chunks or plan.constrained or not plan.num_tokens or self._steps.needs_whole_rows(plan):
             return None
         if plan.width == 1:
-            return self._of(plan).decodes.prepare(plan)
+            # Graphs of these have no drafts behind them.
+            is_rare = self._steps.is_drafted and self._steps.has_drafts_behind(plan)
+            return None if is_rare else self._of(plan).decodes.prepare(plan)
         found = self._of(plan).windows[plan.width].prepare(plan)
         return None if found is None else found[1]
 

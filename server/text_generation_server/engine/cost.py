@@ -23,11 +23,14 @@ from .requests import (
     SlotRange,
     StepCost,
     StepPlan,
+    WindowCost,
 )
 from .runner import StepRunner
+from .widths import MAX_WINDOW_TOKENS
 
 _DECODES = (1, 8, 32, 64, 128, 256, 512)
 _CHUNKS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_WINDOWS = (1, 8, 64, 256)
 _ALWAYS = 3
 """Steps that are timed however long they take: one decode and two chunks, which give a straight line."""
 _LONG_CONTEXT = 16_384
@@ -42,11 +45,13 @@ class Shape:
     context: int = 2
     chunk: int = 0
     prefix: int = 0
+    width: int = 1
+    """Tokens of the window of each decode."""
 
     @property
     def tokens(self) -> int:
         """The tokens of decodes and chunk together."""
-        return self.decodes + self.chunk
+        return self.decodes * self.width + self.chunk
 
     @property
     def pairs(self) -> int:
@@ -82,6 +87,27 @@ def shapes(limits: ServingLimits, max_batch_prefill_tokens: int) -> list[Shape]:
     if (context := min(_LONG_CONTEXT // several, longest, pool // several)) > 2:
         more.append(Shape(decodes=several, context=context))
     return decodes[:1] + chunks[:2] + sorted(more, key=lambda shape: (shape.tokens, shape.pairs + shape.attended))
+
+
+def window_shapes(limits: ServingLimits, widths: Sequence[int]) -> list[Shape]:
+    """Returns steps of few and of many windows of each width, and of single tokens. None where slots are too few."""
+    found: list[Shape] = []
+    for width in (1, *widths):
+        longest = 2 + width
+        rows = min(limits.max_batch_size, limits.max_batch_total_tokens // longest, MAX_WINDOW_TOKENS // width)
+        if longest <= limits.max_total_tokens:
+            found += [Shape(decodes=n, width=width) for n in _up_to(_WINDOWS, rows)]
+    return found
+
+
+def window_costs(samples: Sequence[Sample]) -> list[WindowCost]:
+    """Returns the times of each width."""
+    widths = sorted({each.shape.width for each in samples})
+    of_widths = ([each for each in samples if each.shape.width == width] for width in widths)
+    return [
+        WindowCost(width, [each.shape.decodes for each in own], [each.ms for each in own])
+        for width, own in zip(widths, of_widths, strict=True)
+    ]
 
 
 def _up_to(sizes: Iterable[int], largest: int) -> list[int]:
@@ -162,8 +188,10 @@ def _time(runner: StepRunner, shape: Shape) -> int:
     rows = range(shape.decodes)
     vocab = runner.vocab_size
     context = shape.context
-    admit = [_request(row, context - 1, row * context, context - 2, context, vocab) for row in rows]
-    start = shape.decodes * shape.context
+    # A window reaches as many positions further.
+    slots = context + shape.width - 1
+    admit = [_request(row, context - 1, row * slots, context - 2, slots, vocab) for row in rows]
+    start = shape.decodes * slots
     number = 1
     at_once = min(16, runner.checker.max_batch_prefill_tokens)
     for first in range(0, shape.decodes, at_once):
@@ -178,7 +206,8 @@ def _time(runner: StepRunner, shape: Shape) -> int:
         plan = StepPlan(number, admit=[request], chunks=[Chunk(row, shape.prefix, shape.chunk)], decode=list(rows))
     else:
         row = shape.decodes - 1
-        plan = StepPlan(number, decode=list(rows))
+        widths = [shape.width] * shape.decodes if shape.width > 1 else ()
+        plan = StepPlan(number, decode=list(rows), widths=widths)
     timings = runner.launch(plan).result().timings
     runner.launch(StepPlan(number, drop=list(range(row + 1))))
     return timings.forward_ns

@@ -17,6 +17,7 @@ from ..models.base import CausalLM
 from .adapter_probe import RunnerAdapters
 from .chooser import Chooser
 from .context_plan import ContextPlan
+from .drafting import Drafting
 from .kv_pool import KVPool, shared_heads
 from .passes import ForwardPasses
 from .rows import RowTable
@@ -76,12 +77,14 @@ class DeviceSteps:
         """The widths of windows."""
         return () if self._speculation is None else self._speculation.widths
 
-    def of_rows(self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None) -> Chosen:
+    def of_rows(
+        self, rows: Tensor, max_kv_len: int, adapters: StepAdapters | None, wants_drafts: bool = False
+    ) -> Chosen:
         """Computes a step of one token for each of `rows`, int64 [D], with the padding row or without: forward pass and
         choice. No row is longer than `max_kv_len`, and none needs filters where ranks share the vocabulary.
         """
         prepared = self._passes.prepare_rows(rows, max_kv_len, adapters)
-        passed = self._passes.passed(prepared[1], rows, max_kv_len)
+        passed = self._passes.passed(prepared[1], rows, max_kv_len, wants_drafts)
         return self._chooser.of_rows(self._passes.compute(*prepared), rows, False, adapters, passed)
 
     def of_windows(self, windows: Windows, adapters: StepAdapters | None, max_kv_len: int) -> Chosen:
@@ -134,7 +137,7 @@ class DeviceSteps:
 
     def choose_rows(self, plan: CheckedPlan, rows: Tensor, hidden: Tensor) -> Choice:
         """Samples for the rows of a plan without chunks, from the hidden states of as many tokens or more."""
-        passed = self._passes.passed_rows(rows, plan.longest_decode)
+        passed = self._passes.passed_rows(rows, plan.longest_decode, self.has_drafts_behind(plan))
         adapters = self._adapters_of_logits(plan.adapters)
         return self._chooser.of_rows(hidden[: len(rows)], rows, self.needs_whole_rows(plan), adapters, passed), None
 
@@ -170,6 +173,15 @@ class DeviceSteps:
     def needs_whole_rows(self, plan: CheckedPlan) -> bool:
         """Whether ranks must share the rows of this step's sampling instead of the vocabulary."""
         return not self.model.vocabulary.is_whole and self._sampling.need_whole_rows(plan.choosing)
+
+    def has_drafts_behind(self, plan: CheckedPlan) -> bool:
+        """Whether a drafter, if there is one, drafts behind the tokens of this plan."""
+        return not self.is_drafted or plan.width > 1 or bool(plan.chunks) or Drafting.are_due(plan.number)
+
+    @property
+    def is_drafted(self) -> bool:
+        """Whether a drafter reads steps."""
+        return self._passes.are_read
 
     def adapters_of_all(self, adapter: int, count: int) -> StepAdapters | None:
         """Queues the tables of `count` tokens that all use adapter `adapter`; None: that is the base."""

@@ -16,6 +16,9 @@ from .kv_pool import KVPool
 from .running import SlotWrite, Vector
 from .transfer import upload
 
+_DRAFTED_EVERY = 8
+"""Of steps with one token for each row, so many have drafts behind one of them."""
+
 
 @dataclass(frozen=True)
 class Passed:
@@ -26,6 +29,8 @@ class Passed:
     """[T] int64, the row of each token."""
     max_kv_len: int
     """An upper bound of the tokens that its rows can have slots for."""
+    wants_drafts: bool = True
+    """Whether drafts are wanted behind the tokens."""
 
 
 class Drafting:
@@ -72,6 +77,13 @@ class Drafting:
             for part in (cache.k, cache.v):
                 part.index_copy_(0, slots, part.index_select(0, rows + self._first_spare))
 
+    @staticmethod
+    def are_due(number: int) -> bool:
+        """Whether step `number`, if it decodes one token of each row, has drafts behind it. Such steps are those of
+        rows whose drafts are not worth checking: some tell whether that has changed, others need not pay for it.
+        """
+        return number % _DRAFTED_EVERY == 0
+
     def draft(
         self,
         passed: Passed,
@@ -102,6 +114,7 @@ class Drafting:
                 self._pool.of_drafter,
                 self._pool.num_slots,
                 passed.max_kv_len,
+                passed.wants_drafts,
             )
         )
 

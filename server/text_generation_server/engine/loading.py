@@ -116,12 +116,9 @@ def build_engine(config: ServerConfig, folder: Path, drafter: Path | None = None
 
 def captured_sizes(config: ServerConfig, attention: str) -> tuple[int, ...] | None:
     """Returns the batch sizes that get a CUDA graph; empty: none; None: a default set. Operators of torch read lengths
-    on the host, which a graph cannot do. On two cards replays hang that hold the collectives of context parallelism
-    (docs/lab/2026-11-latent-attention-over-cards.md).
+    on the host, which a graph cannot do.
     """
-    if attention != "triton" or (config.context_parallel and config.environment.parallel.world_size > 1):
-        return ()
-    return config.cuda_graphs
+    return config.cuda_graphs if attention == "triton" else ()
 
 
 def load_into(device: torch.device, load: Callable[[], CausalLM]) -> CausalLM:

@@ -53,17 +53,17 @@ class ForwardPasses:
         """Whether a drafter reads them."""
         return self._speculation is not None and self._speculation.reads_passes
 
-    def passed(self, state: InferState, rows: Tensor, max_kv_len: int) -> Passed | None:
+    def passed(self, state: InferState, rows: Tensor, max_kv_len: int, wants_drafts: bool = True) -> Passed | None:
         """Returns what a drafter gets of a pass; None: there is none."""
-        return Passed(state, rows, max_kv_len) if self.are_read else None
+        return Passed(state, rows, max_kv_len, wants_drafts) if self.are_read else None
 
-    def passed_rows(self, rows: Tensor, max_kv_len: int) -> Passed | None:
+    def passed_rows(self, rows: Tensor, max_kv_len: int, wants_drafts: bool) -> Passed | None:
         """The same of a pass over the newest tokens of rows, whose state no graph has kept. Call it before their next
         tokens are appended.
         """
         if not self.are_read:
             return None
-        return self.passed(self.prepare_rows(rows, max_kv_len, None)[1], rows, max_kv_len)
+        return self.passed(self.prepare_rows(rows, max_kv_len, None)[1], rows, max_kv_len, wants_drafts)
 
     def passed_windows(self, inputs: WindowInputs, max_kv_len: int, width: int) -> Passed | None:
         """The same of a pass over windows. A graph has kept its inputs, and pads them."""

@@ -46,6 +46,8 @@ class LaunchedStep:
     """The `ScoredTokens`; None where no prompt is scored."""
     outcome: Readback | None = None
     """The `Chosen.outcome`; None: each row gets one token."""
+    undrafted: bool = False
+    """See `StepReply`."""
     width: int = 1
     """Entries of the record that belong to each row."""
     classes: Readback | None = None
@@ -87,6 +89,7 @@ class LaunchedStep:
             drafts=drafts,
             right=right,
             expert_loads=[] if self.expert_pairs is None else self.expert_pairs.wait().tolist(),
+            undrafted=self.undrafted,
             hinted=[row for row, is_hinted in zip(rows, hinted, strict=bool(hinted)) if is_hinted],
         )
 

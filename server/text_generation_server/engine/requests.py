@@ -237,6 +237,8 @@ class StepReply:
     """How many drafts of each of `rows` were right, of those of its window and the one behind them."""
     hinted: Sequence[int] = ()
     """Of `rows`: those whose drafts were ids of a hint."""
+    undrafted: bool = False
+    """Whether those of `rows` that are not `hinted` had no drafts because the step before made none."""
     class_logits: Sequence[float] = ()
     """Of a classifier: those of all classes for the first row, then for the second, and so on."""
     expert_loads: Sequence[Sequence[int]] = ()
@@ -317,6 +319,15 @@ class ServingLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowCost:
+    """The times of steps in which so many `rows`, ascending, decode alone, each in a window of `width` tokens."""
+
+    width: int
+    rows: Sequence[int]
+    times_ms: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
 class StepCost:
     """The time of a step: time(tokens) + pair_ns * pairs + context_ns * context, with `time` linear between points.
     Pairs are those of a token of a chunk and a position that it attends to; context is the positions that decodes
@@ -327,6 +338,8 @@ class StepCost:
     times_ms: Sequence[float] = ()
     pair_ns: float = 0.0
     context_ns: float = 0.0
+    windows: Sequence[WindowCost] = ()
+    """Of each width, 1 among them; empty where there is no speculation, or nothing was measured."""
 
 
 @dataclass(frozen=True, slots=True)

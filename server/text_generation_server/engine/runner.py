@@ -108,6 +108,8 @@ class StepRunner:
         self._steps = DeviceSteps(model, group, *parts, deterministic, speculation, adapters)
         self._captured = CapturedSteps(self._steps)
         self._previous_end: Mark | None = None
+        self._undrafted = False
+        """Whether the newest step that computed tokens had no drafts behind them."""
         self.compiled_before = 0
         """The number of kernels that were compiled before serving."""
         self.rehearses_media = False
@@ -126,6 +128,11 @@ class StepRunner:
     def vocab_size(self) -> int:
         """The size of the vocabulary; ids of requests are below it."""
         return self._steps.model.vocab_size
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The widths of windows; none without speculation."""
+        return self._steps.widths
 
     def launch(self, plan: StepPlan, masks: MaskSource = no_masks) -> LaunchedStep:
         """Executes a plan. Raises `InvalidRequest` or `OutOfSlots` for a wrong plan, which changes nothing.
@@ -157,6 +164,9 @@ class StepRunner:
             self._constrain(checked, masks)
             self._copy_adapters(checked, before)
             return step(time.perf_counter_ns() - called)
+        if checked.num_tokens:
+            step = partial(step, undrafted=self._undrafted)
+            self._undrafted = not self._steps.has_drafts_behind(checked)
         compute = self._one_graph(checked) or self._forward_then_sample(checked, masks)
         begin = Mark(self._device)
         encoded, encoder_end = self._encode(checked)
@@ -201,11 +211,14 @@ class StepRunner:
         encoded = self.media.encode(plan.encode)
         return encoded, Mark(self._device)
 
-    def decode_rows(self, rows: Tensor, max_kv_len: int, adapter: int = 0) -> Chosen:
-        """Computes a decode-only step whose rows need no filters where ranks share the vocabulary (`Sampler`). `rows`
-        int64 [D] may hold the padding row; no row is longer than `max_kv_len`. All use adapter `adapter`.
+    def decode_rows(self, rows: Tensor, max_kv_len: int, adapter: int = 0) -> None:
+        """Computes a decode-only step whose rows need no filters where ranks share the vocabulary (`Sampler`), with
+        and without drafts behind it, where there is a drafter. `rows` int64 [D] may hold the padding row; no row is
+        longer than `max_kv_len`. All use adapter `adapter`.
         """
-        return self._steps.of_rows(rows, max_kv_len, self._steps.adapters_of_all(adapter, len(rows)))
+        for wants_drafts in (False, True) if self._steps.is_drafted else (False,):
+            adapters = self._steps.adapters_of_all(adapter, len(rows))
+            self._steps.of_rows(rows, max_kv_len, adapters, wants_drafts)
 
     def decode_windows(self, rows: Tensor, width: int, max_kv_len: int, adapter: int = 0) -> Chosen:
         """Computes a step of windows of `width` tokens for `rows`, as `decode_rows`."""

@@ -153,5 +153,8 @@ class Speculation:
         if self._drafting is None or passed is None:
             return
         self._drafting.draft(passed, windows, last, hidden, places, self._sequences, self._drafts, self._columns)
+        if not passed.wants_drafts:
+            self._drafts.counts.index_fill_(0, windows.rows, 0)
+            return
         # What a text copies from itself no drafter knows better.
         ngram_draft(windows, self._sequences, self._drafts, MAX_MATCH, True)

@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -18,7 +19,7 @@ from .adapter_probe import AdapterProbe
 from .adapter_store import AdapterStore
 from .budget import MemoryBudget, gib
 from .copies import fitting_slots
-from .cost import Shape, fit, measure, shapes
+from .cost import Shape, fit, measure, shapes, window_costs, window_shapes
 from .kv_pool import bytes_per_row, bytes_per_slot
 from .mask_pool import fitting_masks
 from .media_cost import measured_media_cost
@@ -146,7 +147,11 @@ def measured_cost(runner: StepRunner, group: TensorParallelGroup, device: torch.
     limits, max_prefill = runner.checker.limits, runner.checker.max_batch_prefill_tokens
     repetitions, budget_s = (3, 10.0) if device.type == "cuda" else (2, 0.2)
     samples = measure(runner, group, shapes(limits, max_prefill), repetitions, budget_s)
-    return fit(samples, max_prefill + limits.max_batch_size)
+    cost = fit(samples, max_prefill + limits.max_batch_size)
+    wanted = window_shapes(limits, runner.widths) if runner.widths else []
+    samples = measure(runner, group, wanted, repetitions, budget_s)
+    # On a slow machine widths would be compared by times that were not measured.
+    return replace(cost, windows=window_costs(samples)) if len(samples) == len(wanted) else cost
 
 
 def choose_overlap(runner: StepRunner, group: TensorParallelGroup, asked: WarmupLimits) -> None:

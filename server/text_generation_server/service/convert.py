@@ -131,7 +131,13 @@ def warmup_result_to_pb(result: r.WarmupResult) -> pb.WarmupResponse:
         max_input_tokens=limits.max_input_tokens,
         max_total_tokens=limits.max_total_tokens,
         max_batch_size=limits.max_batch_size,
-        cost=pb.StepCost(tokens=cost.tokens, times_ms=cost.times_ms, pair_ns=cost.pair_ns, context_ns=cost.context_ns),
+        cost=pb.StepCost(
+            tokens=cost.tokens,
+            times_ms=cost.times_ms,
+            pair_ns=cost.pair_ns,
+            context_ns=cost.context_ns,
+            windows=[pb.WindowCost(width=each.width, rows=each.rows, times_ms=each.times_ms) for each in cost.windows],
+        ),
         graph_tokens=result.graph_tokens,
         max_masks=result.max_masks,
         overlapped_halves=result.overlapped_halves,
@@ -206,6 +212,7 @@ def reply_to_pb(reply: r.StepReply) -> pb.StepReply:
         drafts=reply.drafts,
         right=reply.right,
         hinted=reply.hinted,
+        undrafted=reply.undrafted,
         class_logits=reply.class_logits,
         expert_loads=[pb.ExpertLoad(pairs=pairs) for pairs in reply.expert_loads],
     )

@@ -96,7 +96,7 @@ impl Drafting {
     pub(super) fn observe(&mut self, width: u32, drafts: Drafted) {
         let share = if drafts.hinted {
             &mut self.hinted
-        } else if self.is_constrained {
+        } else if self.is_constrained || drafts.left_out {
             return;
         } else {
             &mut self.own
@@ -109,5 +109,36 @@ impl Drafting {
         if let Some(hints) = &mut self.hints {
             hints.push(ids);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fresh() -> Drafting {
+        Drafting {
+            own: DraftShare::default(),
+            hinted: DraftShare::of_hints(),
+            is_constrained: false,
+            hints: None,
+            scope: None,
+        }
+    }
+
+    fn share_after(drafts: Drafted) -> DraftShare {
+        let mut drafting = fresh();
+        drafting.observe(1, drafts);
+        drafting.share(1, &[])
+    }
+
+    #[test]
+    fn steps_without_drafts_say_nothing_of_a_drafter() {
+        let left_out = Drafted {
+            left_out: true,
+            ..Drafted::default()
+        };
+        assert_eq!(share_after(left_out), DraftShare::default());
+        assert_ne!(share_after(Drafted::default()), DraftShare::default());
     }
 }

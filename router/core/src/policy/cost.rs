@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use text_generation_client::types::StepCost as MeasuredCost;
 
+use self::times::{Times, usable};
+
 /// The fewest tokens of a prompt that a step computes, even when its decodes alone take longer than is promised:
 /// so every prompt gets on. As few as these cost next to nothing beside decodes, which wait for the weights.
 pub const MIN_CHUNK_TOKENS: u32 = 32;
@@ -77,8 +79,10 @@ impl StepShape {
 /// Where nothing was measured every prediction is zero, so no promise ever makes a chunk smaller.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepCost {
-    /// Milliseconds of a step by its number of tokens: both ascend. Straight lines between them.
-    points: Vec<(u32, f32)>,
+    /// Of a step by its number of tokens.
+    times: Times,
+    /// Of decodes alone by the number of requests, where each computes so many tokens. Empty: nothing was measured.
+    windows: Vec<(u32, Times)>,
     /// Nanoseconds for each pair of [`StepShape::pairs`].
     pair_ns: f32,
     /// Nanoseconds for each position of [`StepShape::context`].
@@ -92,21 +96,23 @@ pub struct StepCost {
 /// What steps cost, as warm-up measured it.
 impl From<&MeasuredCost> for StepCost {
     fn from(measured: &MeasuredCost) -> Self {
-        Self::new(
-            &measured.tokens,
-            &measured.times_ms,
-            measured.pair_ns,
-            measured.context_ns,
-            &measured.graph_tokens,
-        )
+        let windows = measured.windows.iter();
+        let windows = windows.map(|each| (each.width, Times::new(&each.rows, &each.times_ms)));
+        Self {
+            windows: windows.collect(),
+            ..Self::new(
+                &measured.tokens,
+                &measured.times_ms,
+                measured.pair_ns,
+                measured.context_ns,
+                &measured.graph_tokens,
+            )
+        }
     }
 }
 
 impl StepCost {
     /// From what a shard reports: `times_ms[i]` is the time of a step of `tokens[i]` tokens.
-    ///
-    /// Values that cannot be times are left out. A point that is faster than one with fewer tokens is noise of the
-    /// measurement and counts as equally slow, so that more tokens never seem to take less time.
     pub fn new(
         tokens: &[u32],
         times_ms: &[f32],
@@ -114,23 +120,11 @@ impl StepCost {
         context_ns: f32,
         graph_tokens: &[u32],
     ) -> Self {
-        let mut points: Vec<(u32, f32)> = tokens
-            .iter()
-            .copied()
-            .zip(times_ms.iter().copied())
-            .filter(|&(tokens, time)| tokens > 0 && usable(time))
-            .collect();
-        points.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.total_cmp(&a.1)));
-        points.dedup_by_key(|point| point.0);
-        let mut slowest = 0.0;
-        for (_, time) in &mut points {
-            slowest = time.max(slowest);
-            *time = slowest;
-        }
         let mut graph_tokens = graph_tokens.to_vec();
         graph_tokens.sort_unstable();
         Self {
-            points,
+            times: Times::new(tokens, times_ms),
+            windows: Vec::new(),
             pair_ns: if usable(pair_ns) { pair_ns } else { 0.0 },
             context_ns: if usable(context_ns) { context_ns } else { 0.0 },
             graph_tokens,
@@ -146,6 +140,21 @@ impl StepCost {
     /// How long this step will take.
     pub fn predict(&self, shape: &StepShape) -> Duration {
         Duration::try_from_secs_f64(self.predict_ms(shape) / 1e3).unwrap_or(Duration::MAX)
+    }
+
+    /// The same of a step of decodes alone, each of which computes a window of `width` tokens and reads its context once.
+    /// `None` where no such step was measured.
+    pub fn predict_windows(&self, shape: &StepShape, width: u32) -> Option<Duration> {
+        let (_, times) = self.windows.iter().find(|own| own.0 == width)?;
+        if shape.chunk_tokens > 0 || times.points().is_empty() {
+            return None;
+        }
+        let others = StepShape {
+            decodes: 0,
+            ..*shape
+        };
+        let ms = times.at(shape.decodes) * self.correction + self.predict_ms(&others);
+        Duration::try_from_secs_f64(ms / 1e3).ok()
     }
 
     /// How many tokens of a prompt, of which `first` positions are computed, may join the step so that it takes no
@@ -212,8 +221,9 @@ impl StepCost {
     /// 3 % of the best. `None` where nothing was measured.
     pub fn efficient_tokens(&self) -> Option<u32> {
         let each = |&(tokens, time): &(u32, f32)| time / tokens as f32;
-        let best = self.points.iter().map(each).min_by(f32::total_cmp)?;
-        self.points
+        let points = self.times.points();
+        let best = points.iter().map(each).min_by(f32::total_cmp)?;
+        points
             .iter()
             .find(|point| each(point) <= best * EFFICIENT)
             .map(|point| point.0)
@@ -228,27 +238,7 @@ impl StepCost {
         let attention_ns = f64::from(self.pair_ns) * shape.pairs as f64
             + f64::from(self.context_ns) * shape.context as f64;
         let encode_ms = shape.encode.as_secs_f64() * 1e3;
-        (self.time_ms(tokens) + attention_ns / 1e6 + encode_ms) * self.correction
-    }
-
-    /// Steps that are smaller than all that were measured take as long as the smallest of those, as each reads all
-    /// weights; beyond the largest, time grows as it did before it.
-    fn time_ms(&self, tokens: u32) -> f64 {
-        let point = |index: usize| {
-            let (tokens, time) = self.points[index];
-            (f64::from(tokens), f64::from(time))
-        };
-        let above = self.points.partition_point(|point| point.0 < tokens);
-        let ((x0, y0), (x1, y1)) = match self.points.len() {
-            0 => return 0.0,
-            _ if above == 0 => return if tokens == 0 { 0.0 } else { point(0).1 },
-            1 => ((0.0, 0.0), point(0)),
-            len => {
-                let above = above.min(len - 1);
-                (point(above - 1), point(above))
-            }
-        };
-        y0 + (y1 - y0) * (f64::from(tokens) - x0) / (x1 - x0)
+        (self.times.at(tokens) + attention_ns / 1e6 + encode_ms) * self.correction
     }
 
     /// The tokens that a step with chunks computes: those of its graph.
@@ -275,9 +265,6 @@ fn faster(a: u32, b: u32, time: impl Fn(u32) -> f64) -> bool {
     f64::from(a) * time(b) >= f64::from(b) * time(a)
 }
 
-fn usable(value: f32) -> bool {
-    value.is_finite() && value >= 0.0
-}
-
 #[cfg(test)]
 mod tests;
+mod times;

@@ -112,7 +112,8 @@ impl Windows {
 
     /// How long a step of windows takes.
     pub fn predict(&self, cost: &StepCost, step: &StepShape, width: u32) -> Duration {
-        let predicted = cost.predict(&widened(step, width));
+        let measured = cost.predict_windows(step, width);
+        let predicted = measured.unwrap_or_else(|| cost.predict(&widened(step, width)));
         predicted.mul_f64(self.factor(width, step.chunk_tokens > 0))
     }
 

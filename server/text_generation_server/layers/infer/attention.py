@@ -83,6 +83,20 @@ class Attention(Mixer):
             return self.attend(self._dense.split_k(x), state)
         return self.attend(self.project_qkv(x, state), state)
 
+    def keep(self, x: Activations, state: InferState) -> None:
+        """Writes this layer's cache for [T, hidden] whose heads nobody reads. Raises ValueError for layers whose keys
+        and values take more than a plain matrix, norms of heads and RoPE.
+        """
+        weights, prologue = self._weights.qkv, self._prologue
+        if self._dense is None or not isinstance(weights, Dense):
+            raise ValueError("keys and values alone need a plain matrix")
+        # The operator takes one head of queries at least.
+        first = self._q_size - self._spec.head_dim
+        bias = None if prologue.bias is None else prologue.bias[first:]
+        kv = Dense(weights.weight[first:]).matmul(x, state.linear_block)
+        tokens = new_tokens(self._rope, state)
+        kernels.qkv_postprocess(kv, replace(prologue, bias=bias), tokens, state.caches[self._index])
+
     def adapted(self, adapting: Adapting) -> "Attention":
         """See `Mixer`. Keys and values of all tokens are in one cache."""
         weights = replace(self._weights, qkv=adapting.linear(self._weights.qkv), out=adapting.linear(self._weights.out))

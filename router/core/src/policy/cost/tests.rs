@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use text_generation_client::types::WindowCost;
 
 use super::*;
 
@@ -180,4 +181,29 @@ proptest! {
         prop_assert!(time(count) <= time(count + 1));
         prop_assert!(cost.chunk_tokens_within(&shape, first, most, Some(gap * 2)) >= count.min(least));
     }
+}
+
+#[test]
+fn windows_take_what_was_measured_of_their_width_and_read_their_context() {
+    let measured = MeasuredCost {
+        tokens: vec![1, 64],
+        times_ms: vec![4.0, 9.0],
+        context_ns: 1.0,
+        windows: vec![WindowCost {
+            width: 2,
+            rows: vec![1, 8],
+            times_ms: vec![5.0, 12.0],
+        }],
+        ..MeasuredCost::default()
+    };
+    let mut cost = StepCost::from(&measured);
+    assert_eq!(cost.predict_windows(&decodes(1, 0), 2), Some(ms(5.0)));
+    let with_context = cost.predict_windows(&decodes(8, 1_000_000), 2);
+    assert_eq!(with_context, Some(ms(12.0 + 8.0)));
+    assert_eq!(cost.predict_windows(&decodes(1, 0), 4), None);
+    let mut with_prompt = decodes(1, 0);
+    with_prompt.add_chunk(0, 8);
+    assert_eq!(cost.predict_windows(&with_prompt, 2), None);
+    (0..200).for_each(|_| cost.observe(ms(1.0), ms(2.0)));
+    assert!(cost.predict_windows(&decodes(1, 0), 2) > Some(ms(5.0)));
 }
