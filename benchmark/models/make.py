@@ -519,6 +519,13 @@ QUANTISED: dict[str, dict[str, Any]] = {
     "GPTQ-INT4": GPTQ_INT4,
     "AWQ-INT4": AWQ_INT4,
     "MXFP4": {"quant_method": "mxfp4"},
+    "FP4": {
+        "quant_method": "fp8",
+        "activation_scheme": "dynamic",
+        "expert_dtype": "fp4",
+        "scale_fmt": "ue8m0",
+        "weight_block_size": [128, 128],
+    },
     "INT4": INT4_EXPERTS,
     "NVFP4": NVFP4,
     "NVFP4-EXPERTS": NVFP4_EXPERTS,
@@ -529,11 +536,12 @@ QUANTISED_NAMES = {
         f"{shape}-{ending}": (shape, ending)
         for shape in ("Llama-3.1-8B", "Llama-3.1-70B")
         for ending in QUANTISED
-        if ending not in ("MXFP4", "INT4", "NVFP4-EXPERTS")
+        if ending not in ("FP4", "MXFP4", "INT4", "NVFP4-EXPERTS")
     },
     "Qwen3-30B-A3B-FP8": ("Qwen3-30B-A3B", "FP8-block"),
     "gpt-oss-20b-MXFP4": ("gpt-oss-20b", "MXFP4"),
     "gpt-oss-120b-MXFP4": ("gpt-oss-120b", "MXFP4"),
+    "DeepSeek-V4-Flash-FP4": ("DeepSeek-V4-Flash", "FP4"),
     "Kimi-K2.5-INT4": ("Kimi-K2.5", "INT4"),
     "Qwen3-30B-A3B-NVFP4": ("Qwen3-30B-A3B", "NVFP4-EXPERTS"),
     "Nemotron-3-Super-120B-A12B-NVFP4": ("Nemotron-3-Super-120B-A12B", "NVFP4-EXPERTS"),

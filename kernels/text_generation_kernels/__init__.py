@@ -5,7 +5,8 @@ Operators write into tensors that the caller passes, so that a captured graph re
 
 from .attention.attention_options import AttentionOptions
 from .attention.block_scores import block_scores
-from .attention.decode_attention import decode_attention
+from .attention.compress_entries import compress_entries
+from .attention.decode_attention import EARLY_BYTES, decode_attention
 from .attention.index_postprocess import IndexNorms, index_postprocess
 from .attention.index_scores import index_scores
 from .attention.kv_cache import KvCache
@@ -65,7 +66,7 @@ from .moe.moe_route import RouteOptions, moe_route
 from .moe.routing import Routing
 from .norm.act_and_mul import act_and_mul
 from .norm.activate import activate
-from .norm.activations import GATED, alone, sigmoid
+from .norm.activations import GATED, alone, sigmoid, sqrt_softplus
 from .norm.add_layer_norm import add_layer_norm
 from .norm.add_rms_norm import add_rms_norm
 from .norm.gated_norm import gated_norm
@@ -106,6 +107,7 @@ from .speculation.values import Drafts, Hints, Sequences, WindowInputs, Windows
 from .speculation.window_tokens import window_tokens
 
 __all__ = [
+    "EARLY_BYTES",
     "EXCLUDED",
     "GATED",
     "KERNEL_GROUPS",
@@ -187,6 +189,7 @@ __all__ = [
     "compilations",
     "compile_only",
     "compiling_only",
+    "compress_entries",
     "decode_attention",
     "delta_splits",
     "dequantise",
@@ -253,6 +256,7 @@ __all__ = [
     "sigmoid_gate",
     "span_attention",
     "split_size",
+    "sqrt_softplus",
     "state_space",
     "stream_coefs",
     "survivors",

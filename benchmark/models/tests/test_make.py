@@ -48,6 +48,7 @@ PARAMETERS = {
     "gpt-oss-120b": 116_829_156_672,
     "DeepSeek-V2-Lite": 15_706_484_224,
     "DeepSeek-V3.2": 671_877_929_216,  # without corrections of routers and its layer for further tokens
+    "DeepSeek-V4-Flash": 284_332_230_231,  # without corrections, tables by token id and its layer for further tokens
     "GLM-5": 743_911_199_232,  # likewise
     "Kimi-K2.5": 1_026_408_209_408,  # without its vision tower
     "Gemma-4-31B": 30_697_345_280,  # without its vision tower

@@ -51,8 +51,11 @@ _MIN_CHUNKS = (64, 128)
 _SMALL_BATCH = 2
 
 # With this many requests the GEMM before launches dependents early (`bf16_small_hopper.py`), and first tiles are
-# prefetched. Heads of more bytes leave no registers for queries that are loaded within the loop.
-_EARLY, _EARLY_BYTES = range(33, 65), 256
+# prefetched.
+_EARLY = range(33, 65)
+
+EARLY_BYTES = 256
+"""Heads of more bytes leave no registers for queries that are loaded within the loop: nothing is read early."""
 
 # Up to so many requests of three and more tokens a separate kernel merges: a request has several chunks then, and one
 # thread block would merge the rows of all tokens of them.
@@ -138,7 +141,7 @@ def decode_attention_triton(
         SOFTCAP=options.softcap,
         LAST_MERGES=last_merges,
         FORMAT=format,
-        EARLY=bool(format) or (width == 1 and requests in _EARLY and block_d * q.element_size() <= _EARLY_BYTES),
+        EARLY=bool(format) or (width == 1 and requests in _EARLY and block_d * q.element_size() <= EARLY_BYTES),
         AHEAD=config["num_stages"],
         **sizes,
         **chunks.constants,

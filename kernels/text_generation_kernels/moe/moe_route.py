@@ -1,6 +1,6 @@
 """Router of a mixture of experts: the ids and weights of each token's top-k experts (Shazeer et al., 2017).
 
-    score = softmax(logits) or sigmoid(logits)
+    score = softmax(logits), sigmoid(logits) or sqrt(softplus(logits))
     ids = the top_k largest of score + bias, among the best groups of experts where there are groups
     weights = score[ids] / norm(score[ids]) * scale
 
@@ -27,13 +27,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..norm.activations import sigmoid
+from ..norm.activations import sigmoid, sqrt_softplus
 from ..runtime.launch import Launcher, launch_dependents, wait_for_previous
 from ..runtime.register import register
 from ..runtime.triton import tl, triton
 from .routing import Routing
 
-SCORES = ("softmax", "sigmoid", "sparsemixer")
+SCORES = ("softmax", "sigmoid", "sqrtsoftplus", "sparsemixer")
 GROUP_SCORES = ("max", "top2")
 TINY = 1e-20
 """Keeps sums of scores that are all zero from dividing by zero; as DeepSeek-V3 and GLM-4-MoE have it."""
@@ -158,6 +158,11 @@ def route_token(
         scores = exps / tl.sum(exps, axis=0)
     elif SCORE == "sigmoid":
         scores = tl.sigmoid(logits)
+    elif SCORE == "sqrtsoftplus":
+        # Of small numbers log(1 + x) would lose all bits.
+        power = tl.exp(-tl.abs(logits))
+        log = tl.where(power < 1e-3, power * (1.0 - 0.5 * power), tl.log(1.0 + power))
+        scores = tl.sqrt(tl.maximum(logits, 0.0) + log)
     else:
         scores = logits
     ranking = scores
@@ -270,7 +275,11 @@ def moe_route_torch(logits: Tensor, bias: Tensor | None, options: RouteOptions, 
     ids, weights, top_k, score = routing.ids, routing.weights, options.top_k, options.score
     experts = logits.shape[1] - options.shared_gate
     routed = logits[:, :experts].float()
-    formulas = {"softmax": lambda: routed.softmax(dim=1), "sigmoid": lambda: sigmoid(routed)}
+    formulas = {
+        "softmax": lambda: routed.softmax(dim=1),
+        "sigmoid": lambda: sigmoid(routed),
+        "sqrtsoftplus": lambda: sqrt_softplus(routed),
+    }
     scores = formulas.get(score, lambda: routed)()
     ranking = routed if score == "softmax" and options.groups == 1 else scores
     if bias is not None:

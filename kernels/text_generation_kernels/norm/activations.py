@@ -36,6 +36,11 @@ def sigmoid(x: Tensor) -> Tensor:
     return x.sigmoid() if x.is_cuda else x.neg().exp_().add_(1.0).reciprocal_()
 
 
+def sqrt_softplus(x: Tensor) -> Tensor:
+    """sqrt(log(1 + exp(x))) of float32, likewise; for scores of routers (DeepSeek V4)."""
+    return (x.clamp(min=0.0) + x.abs().neg_().exp_().log1p_()).sqrt_()
+
+
 def _clamped_swiglu(gate: Tensor, up: Tensor) -> Tensor:
     gate, up = gate.clamp(max=7.0), up.float().clamp(-7.0, 7.0)
     return (up + 1.0) * gate * torch.sigmoid(1.702 * gate)

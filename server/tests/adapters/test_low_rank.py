@@ -50,6 +50,7 @@ FAMILIES = [
     "bloom",
     "deepseek v3",
     "deepseek v3.2",
+    "deepseek v4",
     "falcon 40b",
     "gemma2",
     "gemma4 small",

@@ -18,6 +18,7 @@ from text_generation_server.models.decoder import Decoder
 LIMITS = WarmupLimits(max_batch_prefill_tokens=32, max_batch_size=4, max_batch_total_tokens=256, prefill_chunking=True)
 FAMILIES = [
     "deepseek v3",
+    "deepseek v4",
     "falcon 40b",
     "gemma2",
     "gemma4 small",

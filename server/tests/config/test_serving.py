@@ -358,7 +358,6 @@ def test_contexts_that_an_indexer_cuts_are_served(folder: Path, values: dict[str
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"architectures": ["DeepseekV4ForCausalLM"]}, "^DeepSeek V4 .*compressed"),
         ({"architectures": ["KimiK3ForCausalLM"]}, "^Kimi K3 .*attention over residuals"),
         ({"architectures": ["InternLMXComposerForCausalLM"]}, "^InternLM-XComposer .*learned queries"),
         ({"architectures": ["InklingForCausalLM"]}, "^Inkling .*convolutions of keys and values"),

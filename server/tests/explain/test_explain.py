@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from kernel_support.choices import CARDS, noted_choices
+from support.deepseek_v4 import PUBLISHED as DEEPSEEK_V4
 from support.published import PUBLISHED
 from support.published_newer import NEWER
 from support.published_recurrent import RECURRENT
@@ -147,6 +148,12 @@ def test_matrices_of_every_family_are_found(name: str, tmp_path: Path) -> None:
     assert len(blocks) > 2
     assert [block for block in blocks if block.startswith("LM head: ")]
     assert all(about.lstrip().startswith("1") for about in blocks.values())
+
+
+def test_experts_with_four_bits_are_found_by_their_shapes(tmp_path: Path) -> None:
+    blocks = explained(tmp_path, {**DEEPSEEK_V4, "num_hidden_layers": 4}, "1,100")
+    assert [name for name in blocks if "experts of 4096 x 2048, top 6, W4A16" in name]
+    assert [name for name in blocks if name.endswith("compressed attention parts: 2560 x 4096, bfloat16")]
 
 
 def test_only_norms_after_a_sublayer_reduce_splits(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ pytestmark = [
 RECURRENT = ["qwen3.5", "kimi linear", "ling 2.5", "minimax text 01", "mamba", "bamba", "falcon h1", "jamba"]
 RECURRENT += ["nemotron 3 latent", "lfm2 moe", "recurrent gemma", "zamba 2"]
 MIXTURES = ["mixtral", "qwen3 moe", "gpt-oss mxfp4", "llama4", "laguna", "minimax m3", "longcat", "glm 5.3", "step"]
+MIXTURES += ["deepseek v4"]
 OTHERS = ["gemma3n", "gemma4 large", "deepseek v3.2", "bloom", "gpt neox", "cohere2"]
 ADAPTERS = [
     {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]},

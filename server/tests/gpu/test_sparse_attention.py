@@ -13,7 +13,7 @@ from text_generation_server.layers.infer import expanded
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(scope="module", params=["deepseek v3.2", "glm 5.2", "minimax m3", "glm 5.3"])
+@pytest.fixture(scope="module", params=["deepseek v3.2", "deepseek v4", "glm 5.2", "minimax m3", "glm 5.3"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The schedules have more ids and longer texts than the family's case."""
     path = tmp_path_factory.mktemp("sparse")

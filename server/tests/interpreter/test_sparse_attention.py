@@ -13,11 +13,17 @@ from support.loading import load
 import text_generation_kernels as kernels
 
 OPERATORS = ["block_scores", "index_postprocess", "index_scores", "top_slots", "decode_attention", "prefill_attention"]
-OPERATORS += ["latent_decode_attention", "latent_postprocess", "latent_prefill_attention", "qkv_postprocess"]
+OPERATORS += [
+    "latent_decode_attention",
+    "latent_postprocess",
+    "latent_prefill_attention",
+    "qkv_postprocess",
+    "rotate_heads",
+]
 PROMPTS = {"short": [7, 21, 60], "long": [(17 * i) % 90 + 4 for i in range(11)]}
 
 
-@pytest.mark.parametrize("name", ["deepseek v3.2", "minimax m3", "glm 5.3"])
+@pytest.mark.parametrize("name", ["deepseek v3.2", "deepseek v4", "deepseek v4 other", "minimax m3", "glm 5.3"])
 def test_logits_are_those_of_transformers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk whose context is whole beside one that is not, then decodes, together and alone."""
     for operator in OPERATORS:

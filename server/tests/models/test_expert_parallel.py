@@ -21,6 +21,7 @@ from text_generation_server.errors import ConfigurationError
         "qwen3 moe",
         "qwen2 moe",
         "deepseek v3",
+        "deepseek v4",
         "minimax m3",
         "gpt-oss",
         "gpt-oss mxfp4",

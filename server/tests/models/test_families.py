@@ -59,6 +59,8 @@ DETERMINISTIC = [
     "gpt2",
     "deepseek v3",
     "deepseek v3.2",
+    "deepseek v4",
+    "deepseek v4 other",
     "glm 5.2",
     "jamba",
     "nemotron 3",
@@ -124,6 +126,7 @@ LAYOUTS += ["olmo2 one kv head", "phi3", "qwen2 moe", "qwen3 next", "qwen3.5", "
 LAYOUTS += [
     "minimax m2",
     "decilm",
+    "deepseek v4",
     "falcon h1",
     "gemma3n other",
     "gemma4 experts",

@@ -20,7 +20,7 @@ from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
 from text_generation_server.layers.infer import expanded, sparse_step
 
-PREFIXED = ["deepseek v3.2", "glm 5", "glm 5.2", "minimax m3"]
+PREFIXED = ["deepseek v3.2", "deepseek v4", "deepseek v4 other", "glm 5", "glm 5.2", "minimax m3"]
 NAMES = [*PREFIXED, "glm 5.3", "glm 5.3 other"]
 """The last ones have recurrent layers, which cannot begin behind a prefix of another request."""
 PROMPT = [(17 * i + 3) % 90 + 4 for i in range(24)]

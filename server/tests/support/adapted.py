@@ -106,7 +106,7 @@ def adapt(model: CausalLM, folder: Path, adapter: Path, group: TensorParallelGro
     """Gives the layers of `model`, which was loaded from `folder`, the factors of an adapter."""
     config = read_model_config(folder)
     assert isinstance(config, ModelConfig)
-    files = SafetensorsSource(folder, torch.float32, CPU)
+    files = SafetensorsSource(folder, torch.float32, CPU, twins=config.names.others)
     checkpoint = Checkpoint.of(files, config.decoder, config.names, group, config.schemes)
     base = BaseModel(files, ModelTensors.of(config.decoder, config.names, files))
     changes = read_adapter(adapter, base).changes

@@ -104,6 +104,10 @@ def larger(case_id: str, vocab_size: int) -> PreTrainedModel:
         generator = torch.Generator().manual_seed(5)
         for parameter in (model.get_input_embeddings().weight, model.get_output_embeddings().weight):
             parameter.normal_(std=0.3, generator=generator)
+    # Experts by token id.
+    for module in model.modules():
+        if (table := getattr(module, "tid2eid", None)) is not None:
+            module.tid2eid = table.repeat(-(-vocab_size // len(table)), 1)[:vocab_size]
     model.config.get_text_config().max_position_embeddings = 512
     return model
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from support.deepseek_v4 import DEEPSEEK_V4_CASES
 from support.families import Case, Raw, State
 from support.moe_cases import with_corrections
 from support.relayouts import renamed
@@ -90,6 +91,7 @@ def _large3(state: State, raw: Raw) -> tuple[State, Raw]:
 
 
 LATENT_CASES: dict[str, Case] = {
+    **DEEPSEEK_V4_CASES,
     "deepseek v2": Case(
         "DeepSeek V2",
         "deepseek_v2",

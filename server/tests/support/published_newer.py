@@ -4,6 +4,7 @@ import dataclasses
 
 import torch
 
+from support.deepseek_v4 import SMALL_CASE
 from support.families import Case, Raw, State
 from support.family_cases import CASES
 from support.moe_cases import STEP, step_alone
@@ -192,6 +193,7 @@ NEWER: dict[str, Case] = {
     "GigaChat-20B-A3B": file(
         CASES["deepseek"], {**DEEPSEEK_1, "head_dim": 8, "mlp_bias": False, "moe_implementation": "eager"}
     ),
+    "DeepSeek V4 Flash": SMALL_CASE,
     "Step 3.5 Flash": dataclasses.replace(CASES["step"], relayout=_step),
     "Ministral 3 8B": own("ministral3", LLAMA, head_dim=8, rope_parameters=GROWING, sliding_window=None),
     "Ministral 3 without keys of rope": own("ministral3", LLAMA, head_dim=8),

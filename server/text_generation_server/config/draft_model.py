@@ -7,7 +7,7 @@ from ..errors import ConfigurationError, UnsupportedModel
 from .implementation import read_model_config
 from .model import ModelConfig
 from .recurrent import RecurrentSpec
-from .spec import AttentionSpec, LatentAttentionSpec
+from .spec import AttentionSpec, CompressedAttentionSpec, LatentAttentionSpec
 from .vocabulary import check_same_vocabulary
 
 
@@ -47,6 +47,8 @@ def _reason_against(config: ModelConfig, target: ModelConfig) -> str:
         return "it is a classifier and has no head over the vocabulary"
     if any(isinstance(mixer, RecurrentSpec) for mixer in decoder.mixers):
         return "its recurrent layers keep a state, which passes over drafts would change"
+    if any(isinstance(mixer, CompressedAttentionSpec) for mixer in decoder.mixers):
+        return "its attention reads compressed positions"
     attentions = (mixer for mixer in decoder.mixers if isinstance(mixer, AttentionSpec | LatentAttentionSpec))
     if any(mixer.indexer is not None for mixer in attentions):
         return "its attention chooses positions by keys of their own"

@@ -7,7 +7,7 @@ from ..errors import ConfigurationError
 from .fallback import FallbackConfig
 from .implementation import AnyModelConfig
 from .model import ModelConfig
-from .spec import AttentionSpec, LatentAttentionSpec
+from .spec import AttentionSpec, CompressedAttentionSpec, LatentAttentionSpec
 
 KvCacheDtype = Literal["auto", "fp8_e4m3fn", "fp8_e5m2", "int8", "int4"]
 """`auto` uses the type that the checkpoint is calibrated for, else the model's type."""
@@ -74,6 +74,8 @@ def _obstacle(asked: QuantisedKvCache, model: ModelConfig) -> tuple[str, str] | 
     mixers, remedy = model.decoder.mixers, "leave --kv-cache-dtype out"
     if any(isinstance(each, LatentAttentionSpec) for each in mixers):
         return f"is not there for {model.architecture}, whose cache holds latent vectors in the model's type", remedy
+    if any(isinstance(each, CompressedAttentionSpec) for each in mixers):
+        return f"is not there for {model.architecture}, whose cache holds compressed positions beside keys", remedy
     if any(isinstance(each, AttentionSpec) and each.indexer is not None for each in mixers):
         return f"is not there for {model.architecture}, whose heads attend to blocks of positions of their own", remedy
     sizes, multiple = sorted({each.head_dim for each in mixers if isinstance(each, AttentionSpec)}), kv_multiple(asked)

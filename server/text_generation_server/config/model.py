@@ -18,7 +18,7 @@ from .quantisation import UNQUANTISED, Schemes, online_schemes, read_schemes
 from .recurrent import LightningSpec
 from .rope import refuse_unknown
 from .rotary import RopeSpec, RopeType
-from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, MixerSpec
+from .spec import AttentionSpec, CompressedAttentionSpec, DecoderSpec, LatentAttentionSpec, MixerSpec
 from .vision import VisionSpec
 
 MAX_CONTEXT_LENGTH = 2**31 - 1
@@ -27,7 +27,7 @@ _OTHER_MEDIA = ("vision_config", "audio_config", "text_config")
 """Keys of multimodal models, which have a text model as a part."""
 _EMBEDDING = ("Model", "ForMaskedLM")
 """Ends of names of classes without a head, and of encoders."""
-_Rotating = AttentionSpec | LatentAttentionSpec | LightningSpec
+_Rotating = AttentionSpec | LatentAttentionSpec | CompressedAttentionSpec | LightningSpec
 """Mixers that may have rotary embedding."""
 _OF_OUTPUTS = ("bitsandbytes", "gptq")
 """Methods whose tools turn a matrix that is stored transposed before they quantise it, so that it has a usual layout.
@@ -150,7 +150,7 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None, folder
     refuse_unknown(config)
     bos_token_ids = config.token_ids("bos_token_id")
     decoder, names = as_classifier(architecture, config, decoder, family.tensor_names(config))
-    schemes = read_schemes(config, folder).without(names.unstored)
+    schemes = family.schemes(config, read_schemes(config, folder)).without(names.unstored)
     check_schemes(schemes, decoder, names)
     vision, text_alone = _vision(architecture, whole, config, folder) if has_media else (None, "")
     return ModelConfig(

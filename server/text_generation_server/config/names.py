@@ -1,5 +1,6 @@
 """Tensor names of a checkpoint: where it keeps the tensors of each part, and in which layout."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -96,6 +97,12 @@ class TensorNames:
     kv_a_norm: str = "self_attn.kv_a_layernorm"
     kv_b: str = "self_attn.kv_b_proj"
     """The projection from the latent vector to key and value of each head."""
+    compressor: str = "self_attn.compressor"
+    """What makes entries of positions; `.kv_proj`, `.gate_proj`, `.position_bias` and `.kv_norm` follow."""
+    index_compressor: str = "self_attn.compressor.indexer"
+    """The same for the keys of entries."""
+    out_a: str = "self_attn.o_a_proj"
+    """The matrices of groups of heads, one below the other, before the output projection."""
     index_q: str = "self_attn.indexer.wq_b"
     """Indexer, as the next ones: the projection to its queries, from the low-rank query vector or hidden states."""
     index_k: str = "self_attn.indexer.wk"
@@ -180,6 +187,8 @@ class TensorNames:
     router: str = "mlp.gate"
     router_correction: str = "mlp.gate.e_score_correction_bias"
     """A whole name."""
+    router_table: str = "mlp.gate.tid2eid"
+    """The experts of each token id; a whole name."""
     correction_is_row: bool = False
     """Whether it is a matrix of one row."""
     experts_layout: ExpertLayout = "each"
@@ -231,9 +240,10 @@ class TensorNames:
     streams_in: str = "altup_projections.{}"
     """From the embedding to each stream but the first, by its number from 0."""
     streams_out: str = "altup_unembed_projections.{}"
-    mixer_streams: str = "hc_attn"
-    """Hyper-connections around the mixer; `_fn`, `_base` and `_scale` follow."""
-    ffn_streams: str = "hc_ffn"
+    """With hyper-connections whose head reads a weighted sum, its beginning; what follows is as of the next ones."""
+    mixer_streams: str = "hc_attn_"
+    """Hyper-connections around the mixer; `fn`, `base` and `scale` follow."""
+    ffn_streams: str = "hc_ffn_"
     """The same around the network."""
     laurel_down: str = "laurel.linear_left"
     """Low-rank matrices beside attention, as the next two."""
@@ -241,6 +251,9 @@ class TensorNames:
     laurel_norm: str = "laurel.post_laurel_norm"
     instead: Mapping[str, str] = field(default_factory=dict[str, str])
     """Names of modules that other files have, by the fields here; they count where no layer has the first."""
+    spellings: tuple[tuple[str, str], ...] = ()
+    """Regular expressions, and what takes the place of each, one after the other: they turn whole names of tensors in
+    files, in any of the spellings that there are, into those here."""
     unstored: tuple[str, ...] = ()
     """Parts of names of modules in Transformers that names of tensors lack; lists of what is quantised may have them.
     """
@@ -257,6 +270,17 @@ class TensorNames:
         """Returns the name of a tensor of a layer, without the prefix."""
         stored, part = divmod(layer, self.parts)
         return f"{self.layer.format(stored)}{self.insides.get(stored, '')}{name.replace('{part}', str(part))}"
+
+    def spelled(self, name: str) -> str:
+        """Returns the name here of the tensor that files call `name`."""
+        for pattern, instead in self.spellings:
+            name = re.sub(pattern, instead, name)
+        return name
+
+    def others(self, name: str) -> tuple[str, ...]:
+        """Returns the other names by which the tensor that files call `name` is read."""
+        here = self.spelled(name)
+        return self.twins(name) if here == name else (here, *self.twins(here))
 
     def twins(self, name: str) -> tuple[str, ...]:
         """Returns the other names of a tensor that several layers share."""

@@ -7,7 +7,7 @@ from ..errors import UnsupportedModel
 from .json_object import JsonObject
 from .rotary import QueryGrowth, RopeSpec, RopeType
 
-_LAYER_TYPES = ("full_attention", "sliding_attention")
+_LAYER_TYPES = ("full_attention", "sliding_attention", "main", "compress")
 _KEYS = {
     *("rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "original_max_position_embeddings"),
     *("low_freq_factor", "high_freq_factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),

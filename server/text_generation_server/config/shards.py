@@ -7,7 +7,7 @@ from .fallback import FallbackConfig
 from .implementation import AnyModelConfig
 from .model import ModelConfig
 from .recurrent import GatedLruSpec, LightningSpec, Mamba2Spec, MambaSpec, ShortConvSpec
-from .spec import LatentAttentionSpec, MixerSpec, MoeSpec
+from .spec import CompressedAttentionSpec, LatentAttentionSpec, MixerSpec, MoeSpec
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ def _divided(mixer: MixerSpec) -> tuple[int, str]:
         if mixer.norm_over == "group":
             return mixer.groups, "groups of heads of a state space"
         return mixer.num_heads, "heads of a state space"
+    if isinstance(mixer, CompressedAttentionSpec):
+        return mixer.out_groups, "groups of attention heads"
     return mixer.num_heads, "attention heads"
 
 

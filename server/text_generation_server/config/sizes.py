@@ -1,6 +1,6 @@
 """Memory that weights take, from the configuration."""
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .fallback import FallbackConfig
@@ -11,6 +11,7 @@ from .names import TensorNames
 from .recurrent import GatedDeltaSpec, GatedLruSpec, KimiDeltaSpec, LightningSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from .spec import (
     AttentionSpec,
+    CompressedAttentionSpec,
     DecoderSpec,
     DenseSpec,
     LatentAttentionSpec,
@@ -27,7 +28,7 @@ all-reduce: a model of 80 layers has 160 others, one of 32 layers has 64.
 """
 
 
-def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = ()) -> int:
+def weight_bytes(config: ModelConfig, itemsize: int, tensors: Iterable[str] = ()) -> int:
     """Returns the bytes of the weights of all ranks together, where a number that is not quantised takes `itemsize`
     bytes. `tensors` are the names of the stored tensors, if known; they tell better than rules which matrices are
     quantised.
@@ -36,6 +37,7 @@ def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = (
     rows = spec.head.classes or spec.vocab_size
     head = 0 if spec.head.tied and not spec.embedding.width else rows * spec.hidden_size
     total = float((spec.vocab_size * spec.hidden_size + head + _per_layer(spec)) * itemsize + _streams(spec, itemsize))
+    tensors = {names.spelled(each) for each in tensors}
     prefix = names.prefix(tensors.__contains__)
 
     def has(name: str) -> bool:
@@ -43,7 +45,8 @@ def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = (
 
     for index in range(len(spec.layers)):
         for name, elements in matrices(config, index):
-            scheme = schemes.among(f"{prefix}{name}", has)
+            whole = f"{prefix}{name}"
+            scheme = schemes.among(whole, has) if tensors else schemes.of(whole)
             # A matrix without a name is kept with 16 bits.
             total += elements * (itemsize if scheme is None or not name else scheme.bytes_per_weight)
     return int(total) + _vision_bytes(config, itemsize) + _image_low_rank(config) * itemsize
@@ -83,7 +86,8 @@ def _streams(spec: DecoderSpec, itemsize: int) -> int:
     if (streams := spec.streams) is None:
         return 0
     if isinstance(streams, HyperConnectionsSpec):
-        return len(spec.layers) * 2 * (streams.count + 2) * streams.count**2 * spec.hidden_size * 4
+        of_end = streams.count**2 if streams.weighted_end else 0
+        return (len(spec.layers) * 2 * (streams.count + 2) * streams.count**2 + of_end) * spec.hidden_size * 4
     return 2 * (streams.count - 1) * spec.hidden_size**2 * itemsize
 
 
@@ -233,6 +237,8 @@ def _experts(names: TensorNames, gated: bool) -> tuple[tuple[str, int], ...]:
 def _mixer(spec: MixerSpec, names: TensorNames, hidden: int) -> Iterator[tuple[str, int]]:
     if isinstance(spec, LatentAttentionSpec):
         return _latent_attention(spec, names, hidden)
+    if isinstance(spec, CompressedAttentionSpec):
+        return _compressed_attention(spec, names, hidden)
     if isinstance(spec, GatedDeltaSpec):
         return _gated_delta(spec, names, hidden)
     if isinstance(spec, KimiDeltaSpec):
@@ -284,6 +290,22 @@ def _latent_attention(spec: LatentAttentionSpec, names: TensorNames, hidden: int
     if spec.gates is not None:
         yield names.attention_gate or "", hidden * spec.num_heads * spec.gate_size
     yield names.out, hidden * spec.num_heads * spec.value_dim
+
+
+def _compressed_attention(spec: CompressedAttentionSpec, names: TensorNames, hidden: int) -> Iterator[tuple[str, int]]:
+    yield names.q_a, hidden * spec.query_dim
+    yield names.q_b, spec.query_dim * spec.num_heads * spec.head_dim
+    yield names.kv_a, hidden * spec.head_dim
+    size = spec.head_dim
+    if (indexer := spec.indexer) is not None:
+        yield names.index_q, spec.query_dim * indexer.num_heads * indexer.head_dim
+        yield "", hidden * indexer.num_heads
+        size += indexer.head_dim
+    # What makes entries keeps 16 bits in published files.
+    yield "", hidden * 2 * spec.series * size
+    # It is dequantised when it is loaded.
+    yield "", spec.num_heads * spec.head_dim * spec.out_rank
+    yield names.out, spec.out_groups * spec.out_rank * hidden
 
 
 def _gated_delta(spec: GatedDeltaSpec, names: TensorNames, hidden: int) -> Iterator[tuple[str, int]]:

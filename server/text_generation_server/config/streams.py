@@ -19,9 +19,9 @@ class AltUpSpec:
 
 @dataclass(frozen=True)
 class HyperConnectionsSpec:
-    """Several residual streams (manifold-constrained hyper-connections, Xie et al., 2026; GLM 5.3 Flash): each sublayer
-    reads a weighted sum of all of them, adds to each, and mixes them by a matrix whose rows and columns sum to 1. The
-    first layer reads copies of the embedding, and the head the mean of the streams.
+    """Several residual streams (manifold-constrained hyper-connections, Xie et al., 2026; GLM 5.3 Flash, DeepSeek V4):
+    each sublayer reads a weighted sum of all of them, adds to each, and mixes them by a matrix whose rows and columns
+    sum to 1. The first layer reads copies of the embedding, and the head the mean or a weighted sum of the streams.
     """
 
     count: int
@@ -31,6 +31,8 @@ class HyperConnectionsSpec:
     """Of the algorithm that makes rows and columns sum to 1 (Sinkhorn and Knopp, 1967)."""
     norm_eps: float
     """Epsilon of the norm of all streams together, from which weights are made."""
+    weighted_end: bool = False
+    """Whether the head reads a weighted sum of the streams, whose weights are made of all of them."""
 
 
 StreamsSpec = AltUpSpec | HyperConnectionsSpec

@@ -16,7 +16,7 @@ from ..config.server import Environment, HubConfig
 from ..config.serving import AskedLimits, check_deterministic, check_servable
 from ..config.shards import AskedShards, shares_heads
 from ..config.sizes import ITEM_BYTES, bytes_of_rank
-from ..config.spec import AttentionSpec, LatentAttentionSpec, MixerSpec
+from ..config.spec import AttentionSpec, CompressedAttentionSpec, LatentAttentionSpec, MixerSpec
 from ..config.speculation import check_speculation
 from ..engine.widths import most_window_tokens
 from ..errors import EngineError
@@ -236,6 +236,9 @@ def _cached(mixer: MixerSpec, shards: int) -> tuple[int, int]:
     """Returns the number of vectors that a layer caches of a token on one shard, and their size. Caches that an indexer
     belongs to have one vector.
     """
+    if isinstance(mixer, CompressedAttentionSpec):
+        index = 0 if mixer.indexer is None else mixer.index_vectors * mixer.indexer.head_dim
+        return 1, mixer.vectors * mixer.head_dim + index
     # States of recurrent layers do not depend on the number of tokens.
     if not isinstance(mixer, AttentionSpec | LatentAttentionSpec):
         return 0, 0

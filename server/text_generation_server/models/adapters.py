@@ -73,7 +73,7 @@ class AdapterReader:
         """
         # Its progress is that of a start, which this is none of: for this clock, no time passes.
         config, cpu = self.config, torch.device("cpu")
-        files = SafetensorsSource(self.folder, self.dtype, cpu, clock=lambda: 0.0, twins=config.names.twins)
+        files = SafetensorsSource(self.folder, self.dtype, cpu, clock=lambda: 0.0, twins=config.names.others)
         base = BaseModel(files, ModelTensors.of(config.decoder, config.names, files))
         adapter = read_adapter(folder, base, allow_pickle=not untrusted)
         checkpoint = Checkpoint.of(files, config.decoder, config.names, self.group, config.schemes)

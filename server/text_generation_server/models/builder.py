@@ -14,10 +14,12 @@ from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
 from ..config.recurrent import RecurrentSpec
 from ..config.rotary import QueryGrowth, RopeSpec
+from ..config.shards import check_heads
 from ..config.sizes import dense_macs
 from ..config.spec import (
     AttentionSpec,
     BlockIndexerSpec,
+    CompressedAttentionSpec,
     FeedForwardSpec,
     IndexerSpec,
     LatentAttentionSpec,
@@ -36,6 +38,7 @@ from ..layers.infer import (
     BlockSparseAttention,
     CacheShape,
     CallingLayer,
+    CompressedAttention,
     ContextParallel,
     DenseFeedForward,
     Embedding,
@@ -84,6 +87,7 @@ from ..layers.weights import (
     load_attention,
     load_call,
     load_class_head,
+    load_compressed_attention,
     load_dense,
     load_embedding,
     load_head,
@@ -328,6 +332,8 @@ class DecoderBuilder:
             recurrent = self._recurrent_mixer(index, spec)
             self._recurrent.append(recurrent)
             return recurrent
+        if isinstance(spec, CompressedAttentionSpec):
+            return self._compressed_attention(index, spec)
         is_latent = isinstance(spec, LatentAttentionSpec)
         attention = self._latent_attention(index, spec) if is_latent else self._attention(index, spec)
         if is_latent or spec.reads_layer is None:
@@ -374,6 +380,17 @@ class DecoderBuilder:
             indexer = self._indexer(index, spec, spec.indexer)
             self._caches.append(indexer.cache)
         return LatentAttention(len(self._caches), spec, weights, heads, rope, indexer, self._parallel)
+
+    def _compressed_attention(self, index: int, spec: CompressedAttentionSpec) -> CompressedAttention:
+        group = self._checkpoint.group
+        check_heads(spec.out_groups, "groups of attention heads", group.world_size)
+        heads = HeadSplit.of(spec.num_heads, spec.num_heads, group)
+        weights = load_compressed_attention(self._checkpoint, index, spec, heads)
+        self._note(index, spec, weights)
+        rope = self._rope(spec.rope, spec.rope_dim)
+        made = CompressedAttention(len(self._caches), spec, weights, heads, rope)
+        self._caches += made.caches
+        return made
 
     def _indexer(self, index: int, attention: LatentAttentionSpec, spec: IndexerSpec) -> Indexer:
         weights = load_indexer(self._checkpoint, index, attention, spec)

@@ -21,6 +21,7 @@ from ..layers.infer import (
     RecurrentMixer,
     SublayerOutput,
     Taps,
+    keep_token_ids,
     new_tokens,
 )
 from ..layers.rope import RopeTable
@@ -141,6 +142,7 @@ class Decoder(CausalLM):
         return hidden.x if kept is state.logit_tokens else _of(state.logit_tokens, hidden.x)
 
     def _embedded(self, embedding: Embedding, input_ids: Tensor, state: InferState) -> Tensor:
+        keep_token_ids(input_ids, state)
         embedded = embedding.forward(input_ids, state)
         if self._taps is not None:
             self._taps.begin(embedded)

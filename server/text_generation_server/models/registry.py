@@ -46,7 +46,7 @@ def load_model(
     check_merge(load_format, merge_adapter is not None)
     if load_format == "dummy":
         return _build(config, group, DummySource(dtype, device), dtype, device, kv_cache, drafter=drafter)
-    twins = config.names.twins if isinstance(config, ModelConfig) else None
+    twins = config.names.others if isinstance(config, ModelConfig) else None
     files = SafetensorsSource(folder, dtype, device, twins=twins)
     source = files
     if merge_adapter is not None:

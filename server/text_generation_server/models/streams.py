@@ -17,8 +17,16 @@ from ..layers.infer import (
     Norm,
     StreamEnd,
     StreamEnds,
+    WeightedHyperEnd,
 )
-from ..layers.weights import Checkpoint, load_altup, load_altup_end, load_hyper_connection, load_layer_input
+from ..layers.weights import (
+    Checkpoint,
+    load_altup,
+    load_altup_end,
+    load_hyper_connection,
+    load_hyper_end,
+    load_layer_input,
+)
 
 Note = Callable[[int | None, object, object], None]
 """Notes the weights of a sublayer; see `DecoderBuilder`."""
@@ -56,14 +64,20 @@ def _hyper_connected(
             raise ValueError(f"layer {index} has hyper-connections, and no norm")
         return Norm(norm, checkpoint.norm(checkpoint.inside(index, name), norm, checkpoint.spec.hidden_size))
 
-    end = HyperEnd(streams)
+    def end(name: str) -> HyperEnd:
+        if not streams.weighted_end or name != names.streams_out:
+            return HyperEnd(streams)
+        weights = load_hyper_end(checkpoint, streams, name)
+        note(None, streams, weights)
+        return WeightedHyperEnd(streams, weights)
+
     return HyperConnectedLayer(
         checkpoint.group,
         (connection(names.mixer_streams), connection(names.ffn_streams)),
         (norm(names.attention_norm, spec.attention_norm), norm(names.ffn_norm, spec.ffn_norm)),
         mixer,
         ffn,
-        _ends(checkpoint, index, lambda _: end),
+        _ends(checkpoint, index, end),
     )
 
 

@@ -60,7 +60,7 @@ class SafetensorsSource(WeightSource):
         clock: Callable[[], float] = time.monotonic,
         twins: Callable[[str], Sequence[str]] | None = None,
     ) -> None:
-        """`twins` returns the other names of a tensor of this name, by which it is read as well."""
+        """`twins` returns the other names by which the tensor that files call so is read as well."""
         self._progress = Progress(logger, "loading", "loading weights", clock)
         self._dtype = dtype
         self._device = device

@@ -6,6 +6,7 @@ from kernel_support.aot import Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
 from text_generation_kernels.attention.block_scores import block_scores_kernel
+from text_generation_kernels.attention.compress_entries import compress_entries_kernel
 from text_generation_kernels.attention.index_postprocess import index_postprocess_kernel
 from text_generation_kernels.attention.index_scores import index_scores_kernel
 from text_generation_kernels.attention.top_slots import top_slots_count_kernel, top_slots_kernel
@@ -18,6 +19,8 @@ SPECIAL = {
     "begins_ptr": "*i32",
     "counts_ptr": "*i32",
     "cos_sin_ptr": "*fp32",
+    "offsets_ptr": "*fp32",
+    "weight_ptr": "*fp32",
     "positions_ptr": "*i64",
     "eps": "fp32",
 }
@@ -32,6 +35,16 @@ def _compile(
     types.pop("PDL")
     target = GPUTarget("cuda", capability, 32)
     return compile_offline(kernel, types, constants, num_warps=warps, num_stages=2, target=target)
+
+
+@pytest.mark.parametrize(("rate", "positions", "size", "tile"), [(4, 8, 512, 8), (128, 128, 512, 16), (4, 8, 128, 8)])
+@pytest.mark.parametrize("capability", [80, 86, 90])
+def test_entries(capability: int, rate: int, positions: int, size: int, tile: int) -> None:
+    sizes = {"SIZE": size, "RATE": rate, "POSITIONS": positions, "ROPE": 64, "BLOCK_H": 32, "BLOCK_P": tile}
+    sizes["BLOCK_D"] = 512 if size == 512 else 64
+    compiled = _compile(compress_entries_kernel, capability, 8, **sizes)
+    compiled.check()
+    compiled.check_shared()
 
 
 @pytest.mark.parametrize("heads", [32, 64])
@@ -69,4 +82,10 @@ def test_postprocess(queries: bool) -> None:
         sizes |= {"HEADS": 4, "BLOCK_H": 4, "key_bias_ptr": None}
     else:
         sizes |= {"HEADS": 64, "BLOCK_H": 16, "query_norm_ptr": None}
+    _compile(index_postprocess_kernel, 90, 4, **sizes).check()
+
+
+def test_postprocess_of_heads_of_512() -> None:
+    """Heads of DeepSeek V4, which are normalised."""
+    sizes = {"SIZE": 512, "BLOCK_D": 512, "ROPE": 64, "BLOCK_P": 32, "HEADS": 64, "BLOCK_H": 16, "key_bias_ptr": None}
     _compile(index_postprocess_kernel, 90, 4, **sizes).check()

@@ -207,7 +207,9 @@ def test_fp8_grouped_gemms_do_not_spill(entry: Any) -> None:
     compiled.check_shared()
 
 
-@pytest.mark.parametrize(("experts", "groups", "score"), [(256, 8, "sigmoid"), (512, 1, "softmax")])
+@pytest.mark.parametrize(
+    ("experts", "groups", "score"), [(256, 8, "sigmoid"), (512, 1, "softmax"), (256, 1, "sqrtsoftplus")]
+)
 def test_route(experts: int, groups: int, score: str) -> None:
     types = {"logits_ptr": "*bf16", "bias_ptr": "*fp32", "ids_ptr": "*i32", "weights_ptr": "*fp32"}
     types |= {"stride_logits_token": "i32", "scale": "fp32", "jitter": "fp32", "first": "i32"}

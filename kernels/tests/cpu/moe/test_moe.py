@@ -7,6 +7,7 @@ import torch
 from kernel_support import reference
 from torch import Tensor
 from transformers import CONFIG_MAPPING
+from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4TopKRouter
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeTopkRouter
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssTopKRouter
 from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
@@ -69,6 +70,21 @@ def test_sigmoid_routers_rank_with_a_correction_that_is_not_in_the_weights(bias:
     found = _routed(logits, options, correction)
     torch.testing.assert_close(_dense(*found, 8), _dense(ids, weights, 8))
     assert (found[1] > 0).all()
+
+
+@pytest.mark.parametrize("factor", [1.0, 12.0])
+def test_roots_of_softplus_are_scores_as_far_as_float32_reaches(factor: float) -> None:
+    """Of small and of large logits, with a correction that is not in the weights."""
+    values = {"n_routed_experts": 8, "num_experts_per_tok": 3, "num_attention_heads": 1, "head_dim": 8}
+    router = _router(DeepseekV4TopKRouter, "deepseek_v4", **values, routed_scaling_factor=1.5)
+    torch.manual_seed(0)
+    logits, correction = factor * torch.randn(9, 8), torch.randn(8)
+    router.e_score_correction_bias.copy_(correction)  # type: ignore[operator]
+    _, weights, ids = router(logits)
+    found = _routed(logits, RouteOptions(3, "sqrtsoftplus", scale=1.5), correction)
+    torch.testing.assert_close(_dense(*found, 8), _dense(ids, weights, 8))
+    small = kernels.sqrt_softplus(torch.tensor([-40.0, -80.0]))
+    torch.testing.assert_close(small, torch.tensor([-20.0, -40.0]).exp())
 
 
 def test_sparsemixer() -> None:

@@ -24,6 +24,7 @@ ROUTES = {
     "not divided": RouteOptions(3, norm=0, scale=0.5),
     "root of squares": RouteOptions(3, norm=2),
     "sigmoid": RouteOptions(3, "sigmoid", scale=2.5),
+    "root of softplus": RouteOptions(3, "sqrtsoftplus", scale=1.5),
     "groups by best two": RouteOptions(3, "sigmoid", groups=4, top_groups=2),
     "groups by best": RouteOptions(3, norm=0, groups=4, top_groups=2, group_score="max"),
     "sparsemixer": RouteOptions(2, "sparsemixer", norm=0, jitter=0.1),
@@ -44,6 +45,16 @@ def test_routes_are_those_of_torch(name: str) -> None:
     found, expected = (_routed(route, logits, bias, options) for route in (moe_route_triton, moe_route_torch))
     assert torch.equal(found[0], expected[0])
     torch.testing.assert_close(found[1], expected[1], atol=1e-6, rtol=1e-5)
+
+
+def test_roots_of_softplus_keep_the_bits_of_small_scores() -> None:
+    logits, options = (
+        torch.tensor([[-30.0, -40.0, -8.0, -6.5], [-50.0, -48.0, -49.0, -47.0]]),
+        ROUTES["root of softplus"],
+    )
+    found, expected = (_routed(route, logits, None, options) for route in (moe_route_triton, moe_route_torch))
+    assert torch.equal(found[0], expected[0])
+    torch.testing.assert_close(found[1], expected[1], atol=0.0, rtol=1e-5)
 
 
 def test_a_softmax_is_chosen_from_by_its_logits() -> None:

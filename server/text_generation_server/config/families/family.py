@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from ..json_object import JsonObject
 from ..names import TensorNames
+from ..quantisation import Schemes
 from ..spec import DecoderSpec
 
 
@@ -31,6 +32,8 @@ class Family:
     """Ids that end a text, where no file says so."""
     tower: str = ""
     """The key that files with an encoder of images have, where the class is that of models of text alone too."""
+    schemes: Callable[[JsonObject, Schemes], Schemes] = lambda _, schemes: schemes
+    """How its matrices are quantised, where the usual keys do not say all of it."""
     positions: Callable[[JsonObject], int | None] = lambda _: None
     """How many positions there are, where other keys than that say it."""
 

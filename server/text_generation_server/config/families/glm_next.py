@@ -41,7 +41,7 @@ def _glm_next(config: JsonObject) -> DecoderSpec:
         if config.plain().get(key, wanted) not in (wanted, None):
             raise UnsupportedModel(f"`{key}` in config.json must be {str(wanted).lower()} for this family")
     mixers = {True: _kimi_delta(config), False: _latent(config)}
-    activation, is_mixed = _activation(config), mixed_by_type(config)
+    activation, is_mixed = bounded_silu(config), mixed_by_type(config)
     dense, experts = (replace(each, activation=activation) for each in (gated(config), sigmoid_routed(config)))
 
     def layer(index: int, kind: str) -> LayerSpec:
@@ -50,7 +50,7 @@ def _glm_next(config: JsonObject) -> DecoderSpec:
 
     kinds = layer_types(config, _HAS_STATE, lambda index: _INDEXED if index % 4 == 3 else _LINEAR)
     model = decoder(config, with_shared(config, tuple(layer(*each) for each in enumerate(kinds))))
-    return replace(model, streams=_streams(config))
+    return replace(model, streams=hyper_connections(config))
 
 
 def _kimi_delta(config: JsonObject) -> KimiDeltaSpec:
@@ -80,7 +80,8 @@ def _latent(config: JsonObject) -> LatentAttentionSpec:
     return replace(mixer, norm_eps=config.number("rms_norm_eps"), top_k=chosen, pool=pool, indexer=chooses)
 
 
-def _activation(config: JsonObject) -> GatedActivation:
+def bounded_silu(config: JsonObject) -> GatedActivation:
+    """The activation of gates below `swiglu_limit`, and of what they gate within it."""
     silu_alone(config, "hidden_act")
     bound = config.number("swiglu_limit")
     if bound not in _ACTIVATIONS:
@@ -89,7 +90,8 @@ def _activation(config: JsonObject) -> GatedActivation:
     return _ACTIVATIONS[bound]
 
 
-def _streams(config: JsonObject) -> HyperConnectionsSpec:
+def hyper_connections(config: JsonObject) -> HyperConnectionsSpec:
+    """Under the keys that begin with `hc_`."""
     return HyperConnectionsSpec(
         config.integer("hc_mult", maximum=_MOST_STREAMS),
         config.number("hc_eps"),

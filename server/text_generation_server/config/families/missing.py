@@ -6,10 +6,6 @@ from collections.abc import Mapping
 
 from ...errors import UnsupportedModel
 
-_COMPRESSED = (
-    "attention over compressed positions, hyper-connections between several residual streams, and experts chosen by "
-    "token id"
-)
 _RESIDUALS = "attention over residuals"
 _STREAMS = (
     "several residual streams with gates, hashed n-grams beside the embedding, and an indexer of sparse attention"
@@ -18,7 +14,6 @@ _SHORT = "short convolutions of keys and values, and a bias by distance"
 
 MISSING: Mapping[str, tuple[str, str]] = {
     "AliceAIForCausalLM": ("Alice AI", _RESIDUALS),
-    "DeepseekV4ForCausalLM": ("DeepSeek V4", _COMPRESSED),
     "HYV4ForCausalLM": ("Hy4", "hyper-connections, and an indexer of sparse attention with sinks"),
     "InklingForCausalLM": ("Inkling", _SHORT),
     "InklingForConditionalGeneration": ("Inkling", _SHORT),

@@ -5,6 +5,7 @@ from .bailing import BAILING, BAILING2, SARVAM
 from .dbrx import DBRX
 from .deepseek import DEEPSEEK, DEEPSEEK_V2, DEEPSEEK_V3, MISTRAL4, SARVAM_MLA
 from .deepseek_sparse import DEEPSEEK_V32, GLM5
+from .deepseek_v4 import DEEPSEEK_V4
 from .ernie import ERNIE_MOE
 from .exaone import EXAONE_MOE
 from .family import Family
@@ -41,6 +42,7 @@ MIXTURES: dict[str, Family] = {
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
     "DeepseekV32ForCausalLM": DEEPSEEK_V32,
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
+    "DeepseekV4ForCausalLM": DEEPSEEK_V4,
     "Ernie4_5_MoeForCausalLM": ERNIE_MOE,
     "ExaoneMoEForCausalLM": EXAONE_MOE,
     "ExaoneMoeForCausalLM": EXAONE_MOE,

@@ -4,6 +4,7 @@ A family (`families/`) turns a `config.json` into a `DecoderSpec`. Counts are th
 """
 
 from .attention import AttentionSpec, BlockIndexerSpec, IndexerSpec, LatentAttentionSpec, QkvLayout
+from .compressed import CompressedAttentionSpec, EntryIndexerSpec
 from .decoder import DecoderSpec, EmbeddingSpec, HeadSpec, PerLayerSpec
 from .feed_forward import Activation, DenseSpec, FeedForwardSpec, GatedActivation, MoeSpec, RouteSpec
 from .layer import LayerSpec, MixerSpec, SharedBlockSpec, SkipSpec
@@ -13,9 +14,11 @@ __all__ = [
     "Activation",
     "AttentionSpec",
     "BlockIndexerSpec",
+    "CompressedAttentionSpec",
     "DecoderSpec",
     "DenseSpec",
     "EmbeddingSpec",
+    "EntryIndexerSpec",
     "FeedForwardSpec",
     "GatedActivation",
     "HeadSpec",

@@ -37,7 +37,7 @@ class RouteSpec:
     """
 
     top_k: int
-    score: Literal["softmax", "sigmoid", "sparsemixer"] = "softmax"
+    score: Literal["softmax", "sigmoid", "sqrtsoftplus", "sparsemixer"] = "softmax"
     norm: Literal[0, 1, 2] = 1
     """How the top-k scores are normalised: not at all (0), by their sum (1), or by the root of their sum of squares
     (2)."""
@@ -52,6 +52,8 @@ class RouteSpec:
     """Whether each expert has a float32 correction, which is added to its score for the top-k alone."""
     wide: bool = False
     """Whether logits are computed in float32."""
+    by_token: bool = False
+    """Whether a table has the experts of each token id; logits make their weights alone."""
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 
 from ..recurrent import Mamba2Spec, RecurrentSpec
 from .attention import AttentionSpec, LatentAttentionSpec
+from .compressed import CompressedAttentionSpec
 from .feed_forward import DenseSpec, FeedForwardSpec, MoeSpec
 from .norms import NormSpec
 
-MixerSpec = AttentionSpec | LatentAttentionSpec | RecurrentSpec
+MixerSpec = AttentionSpec | LatentAttentionSpec | CompressedAttentionSpec | RecurrentSpec
 """The sublayers in which tokens of one request read each other."""
 
 

@@ -3,6 +3,7 @@
 from .altup import AltUp, AltUpEnd, AltUpLayer
 from .attention import Attention
 from .block_sparse import BlockSparseAttention
+from .compressed_attention import CompressedAttention
 from .context_parallel import ContextParallel
 from .embedding import Embedding
 from .expert_load import ExpertLoad
@@ -11,7 +12,7 @@ from .fusion import OutputFusion, SublayerOutput
 from .gated_delta import GatedDelta
 from .gated_lru import GatedLru
 from .head import Head
-from .hyper_connections import HyperConnectedLayer, HyperConnection, HyperEnd
+from .hyper_connections import HyperConnectedLayer, HyperConnection, HyperEnd, WeightedHyperEnd
 from .indexer import Indexer
 from .kimi_delta import KimiDelta
 from .latent_attention import LatentAttention
@@ -36,6 +37,7 @@ from .state import CacheShape, InferState, SharedChunks
 from .state_windows import Recurrence, StateWindows, accepted_runs
 from .streams import StreamEnd, StreamEnds
 from .taps import Taps, add_norm
+from .token_ids import keep_token_ids
 from .transformer import FeedForwardLayer, Layer, MixerLayer, OutputFusions, ParallelLayer, SkipLayer, TransformerLayer
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "BlockSparseAttention",
     "CacheShape",
     "CallingLayer",
+    "CompressedAttention",
     "ContextParallel",
     "DenseFeedForward",
     "Embedding",
@@ -100,9 +103,11 @@ __all__ = [
     "SublayerOutput",
     "Taps",
     "TransformerLayer",
+    "WeightedHyperEnd",
     "accepted_runs",
     "add_norm",
     "expert_mlps",
+    "keep_token_ids",
     "new_tokens",
     "route_options",
 ]

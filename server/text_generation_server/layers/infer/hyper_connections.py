@@ -17,13 +17,14 @@ import text_generation_kernels as kernels
 
 from ...config.streams import HyperConnectionsSpec
 from ...distributed import TensorParallelGroup
-from ..weights import Adapting, HyperConnectionWeights, each_alone, in_blocks
+from ..weights import Adapting, HyperConnectionWeights, HyperEndWeights, each_alone, in_blocks
 from .feed_forward import FeedForward
 from .fusion import SublayerOutput
 from .mixer import Mixer
 from .norm import Norm
 from .state import InferState
 from .streams import Carried, Connection, StreamEnds, of_tokens
+from .token_ids import keep_tokens
 
 
 class HyperConnection:
@@ -37,7 +38,7 @@ class HyperConnection:
         """See `Connection`."""
         count, block = self._spec.count, state.linear_block
         own = streams[:, :count]
-        mixes = in_blocks((own.flatten(1),), block, self._mixes)
+        mixes = in_blocks((own.flatten(1),), block, lambda x: _mixes(x, self._weights.matrix, self._spec.norm_eps))
         into, back = mixes.new_empty(len(own), 1, count), mixes.new_empty(len(own), count, count + 1)
         of_layer = (self._weights.base, self._weights.scale, self._spec.eps, self._spec.iterations)
         for part, its_into, its_back in each_alone(block, mixes, into, back):
@@ -55,11 +56,12 @@ class HyperConnection:
         kernels.mix_streams(_zeros(own), back, streams, own)
         return out
 
-    def _mixes(self, x: Tensor) -> Tensor:
-        """Turns all streams of a token, [T, streams * hidden], into what coefficients are made of, float32."""
-        wide = x.float()
-        length = torch.rsqrt(wide.square().mean(dim=1, keepdim=True) + self._spec.norm_eps)
-        return functional.linear(wide.mul_(length) if wide is not x else wide * length, self._weights.matrix)
+
+def _mixes(x: Tensor, matrix: Tensor, eps: float) -> Tensor:
+    """Turns all streams of a token, [T, streams * hidden], into what coefficients are made of, float32."""
+    wide = x.float()
+    length = torch.rsqrt(wide.square().mean(dim=1, keepdim=True) + eps)
+    return functional.linear(wide.mul_(length) if wide is not x else wide * length, matrix)
 
 
 def _zeros(like: Tensor) -> Tensor:
@@ -82,6 +84,29 @@ class HyperEnd:
     def joined(self, streams: Tensor, state: InferState) -> Tensor:  # noqa: ARG002 - others need it
         """See `StreamEnd`."""
         return streams[:, : self._count].mean(dim=1)
+
+
+class WeightedHyperEnd(HyperEnd):
+    """A `StreamEnd`: copies of the embedding, and a sum of the streams s:
+
+    m = W rms_norm(all streams s),  x = sum over i of (sigmoid(scale m_i + base_i) + eps) s_i
+    """
+
+    def __init__(self, spec: HyperConnectionsSpec, weights: HyperEndWeights) -> None:
+        super().__init__(spec)
+        self._spec = spec
+        self._weights = weights
+
+    def joined(self, streams: Tensor, state: InferState) -> Tensor:
+        """See `StreamEnd`."""
+        own, weights = streams[:, : self._count], self._weights
+        mixes = in_blocks(
+            (own.flatten(1),), state.linear_block, lambda x: _mixes(x, weights.matrix, self._spec.norm_eps)
+        )
+        into = kernels.sigmoid(mixes * weights.scale + weights.base).add_(self._spec.eps)
+        x = own.new_empty(len(own), 1, own.shape[2])
+        kernels.mix_streams(_zeros(x), into[:, None], own, x)
+        return x[:, 0]
 
 
 class HyperConnectedLayer:
@@ -119,6 +144,7 @@ class HyperConnectedLayer:
         heads = self.mixer.forward(read, state)
         if kept is not None:
             heads, carried = heads.index_select(0, kept), of_tokens(carried, kept)
+            keep_tokens(kept, state)
         streams = around_mixer.write(carried, self._summed(self.mixer.project(heads, state)), state)
         x, carried = around_ffn.read(streams, state)
         read = self._norms[1].read(x, torch.empty_like(x), self._ffn.wants)

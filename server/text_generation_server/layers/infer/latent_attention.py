@@ -73,7 +73,7 @@ class LatentAttention(LinearMixer):
             contexts, chunks = self._parallel.gathered(contexts, chunks, state)
         own = expanded_in(state, chunks, self._spec)
         attended = self._attend(queries, state, sparse, contexts, chunks if own is None else own.others)
-        _by_heads(attended, self._weights.values, values, state.linear_block)
+        by_heads(attended, self._weights.values, values, state.linear_block)
         if chunks is not None and own is not None:
             q[..., self._spec.key_dim :] = queries[..., self._spec.latent_dim :]
             self._attend_expanded(q, contexts, chunks, own, values)
@@ -145,11 +145,11 @@ class LatentAttention(LinearMixer):
         kernels.latent_postprocess(latent, weights.latent_norm, spec.norm_eps, tokens, rotated, queries, cache)
         if self._indexer is not None and made is not None:
             self._indexer.choose(x, made, state)
-        _by_heads(q[..., : spec.key_dim], weights.keys, queries[..., : spec.latent_dim], block)
+        by_heads(q[..., : spec.key_dim], weights.keys, queries[..., : spec.latent_dim], block)
         return q, queries
 
 
-def _by_heads(x: Tensor, weight: Tensor, out: Tensor, block: int | None) -> None:
+def by_heads(x: Tensor, weight: Tensor, out: Tensor, block: int | None) -> None:
     """Multiplies [T, heads, inputs] by [heads, inputs, outputs]. `block` has the meaning of `Linear.apply`."""
     if block is None:
         torch.bmm(x.transpose(0, 1), weight, out=out.transpose(0, 1))

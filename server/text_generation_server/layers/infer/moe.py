@@ -21,7 +21,9 @@ from ..weights import (
 from .expert_load import LayerLoad
 from .feed_forward import DenseFeedForward, FeedForward
 from .fusion import OutputFusion, SublayerOutput
+from .routed_by_token import route_by_token
 from .state import InferState
+from .token_ids import token_ids
 
 
 class MoeFeedForward(FeedForward):
@@ -97,11 +99,15 @@ class MoeFeedForward(FeedForward):
     def _mix(self, x: Tensor, logits: Tensor, state: InferState, out: Tensor, adds: bool) -> None:
         """Writes what the experts make of `x` [N, hidden] to `out`, or adds it."""
         router, deterministic = (logits, self._weights.correction, self._options), state.deterministic
-        if self._adapters is None and not self._adds_input and self._load is None:
+        table = self._weights.by_token
+        if self._adapters is None and not self._adds_input and self._load is None and table is None:
             kernels.mixture(x, *router, self._experts, deterministic, out, adds)
             return
         routing = kernels.Routing.empty(len(x), self._options.slots, x.device)
-        kernels.moe_route(*router, routing)
+        if table is None:
+            kernels.moe_route(*router, routing)
+        else:
+            route_by_token(logits, table, token_ids(state), self._options, routing)
         if self._load is not None:
             self._load.count(routing.ids, state)
         if self._adapters is None:

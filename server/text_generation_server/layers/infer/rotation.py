@@ -1,6 +1,9 @@
 """Where the new tokens of a step stand, as operators take it: a table of cosines and sines, and rows and slots."""
 
+from dataclasses import dataclass
+
 import torch
+from torch import Tensor
 
 import text_generation_kernels as kernels
 
@@ -35,3 +38,26 @@ def new_tokens(table: RopeTable, state: InferState) -> kernels.NewTokens:
         return kernels.NewTokens(*angles, state.slots)
 
     return state.once(table, made)
+
+
+@dataclass(frozen=True)
+class Angles:
+    """Of each token, [T, rope_dim / 2] float32, contiguous."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def back(self) -> "Angles":
+        """Those that turn back."""
+        return Angles(self.cos, -self.sin)
+
+
+def angles_at(table: RopeTable, positions: Tensor) -> Angles:
+    """Returns the angles of positions [T] int64."""
+    cos, sin = table.cos_sin.index_select(0, positions).chunk(2, dim=1)
+    return Angles(cos.contiguous(), sin.contiguous())
+
+
+def rotate_first(heads: Tensor, angles: Angles) -> None:
+    """Rotates the first elements of each of `heads` [T, heads, head_dim] in place, in the order of `rotary_order`."""
+    kernels.rotate_heads(heads[..., : 2 * angles.cos.shape[1]], angles.cos, angles.sin)

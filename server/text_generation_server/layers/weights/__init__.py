@@ -11,6 +11,7 @@ from .altup import AltUpEndWeights, AltUpWeights, load_altup, load_altup_end
 from .attention import AttentionWeights, load_attention
 from .blocks import RowBlock
 from .checkpoint import Checkpoint, Matrices, NormWeights
+from .compressed_attention import CompressedAttentionWeights, EntryWeights, load_compressed_attention
 from .copies import PrefillCopies
 from .current_adapters import CurrentAdapters, Room, StepAdapters
 from .ends import EmbeddingWeights, load_class_head, load_embedding, load_head, load_quantised_head, rounded
@@ -18,7 +19,7 @@ from .experts import ExpertShard, shared_experts, stack
 from .feed_forward import DenseWeights, load_dense
 from .gated_delta import GatedDeltaWeights, load_gated_delta
 from .gated_lru import GatedLruWeights, load_gated_lru
-from .hyper_connections import HyperConnectionWeights, load_hyper_connection
+from .hyper_connections import HyperConnectionWeights, HyperEndWeights, load_hyper_connection, load_hyper_end
 from .image_low_rank import ImageMatrices, ImageTokens
 from .indexer import IndexerWeights, load_indexer
 from .kimi_delta import KimiDeltaWeights, load_kimi_delta
@@ -55,11 +56,13 @@ __all__ = [
     "CallWeights",
     "Checkpoint",
     "Codes",
+    "CompressedAttentionWeights",
     "CurrentAdapters",
     "Dense",
     "DenseWeights",
     "EmbeddingChange",
     "EmbeddingWeights",
+    "EntryWeights",
     "ExpertChange",
     "ExpertShard",
     "ExpertSite",
@@ -70,6 +73,7 @@ __all__ = [
     "HostFactors",
     "HostSite",
     "HyperConnectionWeights",
+    "HyperEndWeights",
     "ImageMatrices",
     "ImageTokens",
     "IndexerWeights",
@@ -115,12 +119,14 @@ __all__ = [
     "load_attention",
     "load_call",
     "load_class_head",
+    "load_compressed_attention",
     "load_dense",
     "load_embedding",
     "load_gated_delta",
     "load_gated_lru",
     "load_head",
     "load_hyper_connection",
+    "load_hyper_end",
     "load_indexer",
     "load_kimi_delta",
     "load_kv_scales",

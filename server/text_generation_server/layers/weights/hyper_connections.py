@@ -21,6 +21,28 @@ class HyperConnectionWeights:
     """[3], what each of its three parts is multiplied by before."""
 
 
+@dataclass(frozen=True)
+class HyperEndWeights:
+    """Of the sum of all streams that the head reads, in float32."""
+
+    matrix: Tensor
+    """[streams, streams * hidden], from all streams to what their weights are made of."""
+    base: Tensor
+    """[streams], what is added to that."""
+    scale: Tensor
+    """[1], what it is multiplied by before."""
+
+
+def load_hyper_end(checkpoint: Checkpoint, spec: HyperConnectionsSpec, name: str) -> HyperEndWeights:
+    """Reads the sum `name` outside the layers. Raises ModelFilesError."""
+    whole, columns = checkpoint.outside(name), spec.count * checkpoint.spec.hidden_size
+    matrix, base, scale = (
+        checkpoint.source.read(f"{whole}{part}", shape, dtype=torch.float32)
+        for part, shape in (("fn", (spec.count, columns)), ("base", (spec.count,)), ("scale", (1,)))
+    )
+    return HyperEndWeights(matrix, base, scale)
+
+
 def load_hyper_connection(
     checkpoint: Checkpoint, layer: int, spec: HyperConnectionsSpec, name: str
 ) -> HyperConnectionWeights:
@@ -28,7 +50,7 @@ def load_hyper_connection(
     rows, columns = (spec.count + 2) * spec.count, spec.count * checkpoint.spec.hidden_size
     whole = checkpoint.inside(layer, name)
     matrix, base, scale = (
-        checkpoint.source.read(f"{whole}_{part}", shape, dtype=torch.float32)
+        checkpoint.source.read(f"{whole}{part}", shape, dtype=torch.float32)
         for part, shape in (("fn", (rows, columns)), ("base", (rows,)), ("scale", (3,)))
     )
     return HyperConnectionWeights(matrix, base, scale)

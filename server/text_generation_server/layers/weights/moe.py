@@ -14,6 +14,8 @@ from torch import Tensor
 from text_generation_kernels import ExpertMatrix
 
 from ...config.spec import DenseSpec, MoeSpec
+from ...errors import ModelFilesError
+from ...weights import DummySource
 from .adapted_experts import ExpertSite
 from .blocks import RowBlock
 from .checkpoint import Checkpoint
@@ -47,6 +49,8 @@ class MoeWeights:
     """Back, likewise: it multiplies partial sums, which are all-reduced after it."""
     stored: ExpertSite | None = None
     """Where the experts come from; None: they are not made of stored matrices."""
+    by_token: Tensor | None = None
+    """[ids, top_k] int32, the experts of each token id, where logits do not choose them."""
     adds_input: bool = False
     """Whether this rank adds what experts that change nothing put out, because outputs are all-reduced."""
 
@@ -62,7 +66,8 @@ def load_moe(checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> MoeWeights:
     stored = ExpertSite(shard if has_shared else replace(shard, spec=replace(shard.spec, shared_inner=0)))
     of_router = _router(shard), _correction(shard)
     adds = bool(spec.identity) and checkpoint.is_first
-    return MoeWeights(shard.experts, *of_router, gate_up, down, shared, *latent, stored, adds_input=adds)
+    table = _by_token(shard) if spec.route.by_token else None
+    return MoeWeights(shard.experts, *of_router, gate_up, down, shared, *latent, stored, table, adds)
 
 
 def _latent(checkpoint: Checkpoint, layer: int, width: int) -> tuple[Linear, Linear]:
@@ -102,6 +107,19 @@ def _correction(shard: ExpertShard) -> Tensor | None:
     shape = (*rows, shard.spec.experts + shard.spec.identity)
     # In a narrower type, top-k could not tell experts whose numbers differ little.
     return shard.checkpoint.source.read(shard.name(names.router_correction), shape, dtype=torch.float32).flatten()
+
+
+def _by_token(shard: ExpertShard) -> Tensor:
+    """Reads which experts compute each token id; with random weights they are successive ones."""
+    source, spec, name = shard.checkpoint.source, shard.spec, shard.name(shard.checkpoint.names.router_table)
+    shape = shard.checkpoint.spec.vocab_size, spec.route.top_k
+    if isinstance(source, DummySource):
+        device = source.empty((0,)).device
+        return (torch.arange(shape[0] * shape[1], device=device) % spec.experts).view(shape).to(torch.int32)
+    table = source.raw(name, shape=shape, dtypes=(torch.int64, torch.int32))
+    if bool(((table < 0) | (table >= spec.experts)).any()):
+        raise ModelFilesError(f"tensor `{name}` names experts other than the {spec.experts} that there are")
+    return table.to(torch.int32)
 
 
 def _biases(shard: ExpertShard) -> tuple[Tensor | None, Tensor | None]:

@@ -43,6 +43,7 @@ def stack(experts: int, matrices: Iterable[Sequence[Codes]]) -> ExpertMatrix:
 
 def _is_e2m1(table: Tensor | None, scales: Tensor) -> bool:
     """Whether the codes are e2m1 with scales that need no table; see `ExpertMatrix`."""
-    if table is None or not torch.equal(table, mxfp4.table(table.device)):
+    # Shapes alone do not tell.
+    if table is None or table.is_meta or not torch.equal(table, mxfp4.table(table.device)):
         return False
     return scales.dtype == torch.float8_e4m3fn or bool((scales <= _LARGEST_SCALE).all())

@@ -1,7 +1,7 @@
 """MXFP4 (OCP Microscaling Formats, 2023) of single matrices, as compressed-tensors stores it (`mxfp4-pack-quantized`).
 
 `weight_packed` [outputs, inputs / 2] uint8 has the lower half of a byte first; `weight_scale` [outputs, inputs / 32]
-holds exponents of two plus 127.
+holds exponents of two plus 127. DeepSeek V4 calls the first `weight`, of type int8.
 """
 
 import torch
@@ -17,8 +17,9 @@ def read(shard: MatrixShard) -> Groups:
     (outputs, inputs), (start, stop) = shard.shape, shard.columns
     span = Span.of(inputs, BLOCK, shard.columns)
     cut = (start // 2, -(-stop // 2))
-    packed = shard.read("weight_packed", (outputs, -(-inputs // 2)), (torch.uint8,), shard.rows, cut)
-    codes = halves(packed)[:, start % 2 :][:, : stop - start].contiguous()
+    name = "weight_packed" if shard.has("weight_packed") else "weight"
+    packed = shard.read(name, (outputs, -(-inputs // 2)), (torch.uint8, torch.int8), shard.rows, cut)
+    codes = halves(packed.view(torch.uint8))[:, start % 2 :][:, : stop - start].contiguous()
     types = (torch.uint8, torch.float8_e8m0fnu)
     exponents = shard.read("weight_scale", (outputs, span.count), types, shard.rows, span.cut).view(torch.uint8)
     scales = powers(exponents.contiguous())

@@ -1,0 +1,39 @@
+"""Routing by token id (hash layers, Roller et al., 2021; DeepSeek V4): a table has the experts of each token.
+
+    ids = table[token],  weights = score[ids] / sum(score[ids]) * scale
+
+Scores are those of `moe_route` of the kernels, of the same logits. Experts that every token uses follow, as there.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import text_generation_kernels as kernels
+
+_TINY = 1e-20
+
+
+def route_by_token(
+    logits: Tensor, table: Tensor, token_ids: Tensor, options: kernels.RouteOptions, routing: kernels.Routing
+) -> None:
+    """Writes `routing` from `logits` [N, experts], the experts of all ids, `table` [ids, top_k] int32, and the token
+    ids [N] int64. Raises ValueError for scores or norms that are not there.
+    """
+    if options.score not in _SCORES or options.norm != 1 or options.shared_gate:
+        raise ValueError(f"experts by token id are not weighted by {options.score!r} and norm {options.norm}")
+    top_k, chosen = options.top_k, table.index_select(0, token_ids)
+    scores = _SCORES[options.score](logits.float()).gather(1, chosen.to(torch.int64))
+    shares = scores / (scores.sum(dim=1, keepdim=True) + _TINY)
+    routing.ids[:, :top_k] = chosen - options.first
+    routing.weights[:, :top_k] = shares * options.scale
+    if options.shared:
+        routing.ids[:, top_k:] = torch.arange(options.shared, device=logits.device) + logits.shape[1]
+        routing.weights[:, top_k:] = 1.0
+
+
+_SCORES = {
+    "sigmoid": kernels.sigmoid,
+    "sqrtsoftplus": kernels.sqrt_softplus,
+    "softmax": lambda logits: functional.softmax(logits, dim=1),
+}
