@@ -1,30 +1,20 @@
-"""Builds a decoder from its spec. This is the only place that chooses the classes of its layers."""
+"""Builds a decoder from its spec. This and `mixers.py` are the only places that choose the classes of its layers."""
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 import torch
 
-from text_generation_kernels import KV_CODES, LONGEST_NORMALISED
+from text_generation_kernels import LONGEST_NORMALISED
 
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
-from ..config.recurrent import RecurrentSpec
-from ..config.rotary import QueryGrowth, RopeSpec
-from ..config.shards import check_heads
 from ..config.sizes import dense_macs
 from ..config.spec import (
-    AttentionSpec,
-    BlockIndexerSpec,
-    CompressedAttentionSpec,
     FeedForwardSpec,
-    IndexerSpec,
-    LatentAttentionSpec,
     LayerSpec,
-    MixerSpec,
     MoeSpec,
     NormSpec,
     SharedBlockSpec,
@@ -33,12 +23,9 @@ from ..distributed import TensorParallelGroup
 from ..errors import ModelFilesError
 from ..layers.infer import (
     AddNorm,
-    Attention,
     BlockCall,
-    BlockSparseAttention,
     CacheShape,
     CallingLayer,
-    CompressedAttention,
     ContextParallel,
     DenseFeedForward,
     Embedding,
@@ -47,8 +34,6 @@ from ..layers.infer import (
     FeedForward,
     FeedForwardLayer,
     Head,
-    Indexer,
-    LatentAttention,
     Layer,
     Mixer,
     MixerLayer,
@@ -59,8 +44,6 @@ from ..layers.infer import (
     OverlappedHalves,
     ParallelLayer,
     PerLayerInputs,
-    PooledIndexer,
-    RecurrentMixer,
     ScaledFeedForward,
     ScaledLayer,
     ShortcutEnd,
@@ -74,7 +57,6 @@ from ..layers.infer import (
 from ..layers.rope import RopeTable
 from ..layers.weights import (
     ActivationScheme,
-    AttentionWeights,
     Checkpoint,
     EmbeddingWeights,
     HeadSplit,
@@ -84,16 +66,11 @@ from ..layers.weights import (
     SharedBlockWeights,
     VocabularyShard,
     as_called,
-    load_attention,
     load_call,
     load_class_head,
-    load_compressed_attention,
     load_dense,
     load_embedding,
     load_head,
-    load_indexer,
-    load_kv_scales,
-    load_latent_attention,
     load_moe,
     load_per_layer,
     load_shared_block,
@@ -103,7 +80,7 @@ from .adapter_parts import Parts
 from .adapters import AdapterReader, ModelAdapters
 from .decoder import Decoder, ImageLayers
 from .encoder import Encoder
-from .recurrent import recurrent_mixer
+from .mixers import MixerBuilder
 from .streams import layer_input, stream_layer
 from .vision import load_encoder
 
@@ -157,13 +134,8 @@ class DecoderBuilder:
         self._checkpoint = Checkpoint.of(source, config.decoder, config.names, group, config.schemes)
         self._device = device
         self._copies = PrefillCopies(self._checkpoint.dtype)
-        self._kv_cache: QuantisedKvCache | None = kv_cache
-        self._ropes: dict[tuple[RopeSpec | None, int, QueryGrowth | None], RopeTable] = {}
-        self._caches: list[CacheShape] = []
-        self._cache_of: dict[int, int] = {}
-        self._recurrent: list[RecurrentMixer] = []
+        self._mixers = MixerBuilder(self._checkpoint, config.schemes.kv_cache, kv_cache, device, self._note)
         self._blocks: dict[int, SharedBlockWeights] = {}
-        self._parallel: ContextParallel | None = None
         self._load = ExpertLoad.of(config.decoder.layers, group, device)
         self.sublayers: list[Sublayer] = []
         """All sublayers, in the order in which they are read, and the head."""
@@ -176,7 +148,7 @@ class DecoderBuilder:
         """
         spec, names, checkpoint = self._config.decoder, self._config.names, self._checkpoint
         if checkpoint.group.context_parallel and checkpoint.group.world_size > 1:
-            self._parallel = ContextParallel(checkpoint.group)
+            self._mixers.parallel = ContextParallel(checkpoint.group)
         weights = load_embedding(checkpoint)
         embedding_norm = self._norm(checkpoint.outside(names.embedding_norm), spec.embedding.norm)
         embedding = Embedding(spec.embedding, weights, embedding_norm, checkpoint.group)
@@ -184,10 +156,10 @@ class DecoderBuilder:
         final_norm = self._norm(checkpoint.outside(names.final_norm), spec.final_norm)
         last = self._add_norm(len(spec.layers), final_norm, self._ffn_output_norm(len(spec.layers) - 1))
         head = self._head(weights)
-        ropes = tuple(self._ropes.values())
+        mixers = self._mixers
         halves = OverlappedHalves(checkpoint.group, layers)
         products = dense_macs(self._config) // checkpoint.group.world_size
-        kept = self._caches, self._recurrent
+        kept = mixers.caches, mixers.recurrent
         longest = self._config.max_context_length
         inputs = self._inputs()
         encoder, of_images = self._encoder(layers)
@@ -197,7 +169,7 @@ class DecoderBuilder:
         others = self._copies, products, inputs, encoder, adapters
         self.ends = Ends(embedding, weights, head, final_norm)
         others = *others, self.taps, of_images, None if self._load is None else self._load.pairs
-        return Decoder(embedding, layers, halves, last, head, *kept, ropes, longest, *others)
+        return Decoder(embedding, layers, halves, last, head, *kept, mixers.ropes, longest, *others)
 
     def _encoder(self, layers: Sequence[Layer]) -> tuple[Encoder | None, ImageLayers | None]:
         """Builds the encoder of images, and layers with the matrices of tokens of images, where there are such."""
@@ -226,7 +198,7 @@ class DecoderBuilder:
         or ModelFilesError.
         """
         layer = self._layer(0, self._config.decoder.layers[0])
-        return SingleLayer(layer, self._ffn_output_norm(0), self._caches, tuple(self._ropes.values()))
+        return SingleLayer(layer, self._ffn_output_norm(0), self._mixers.caches, self._mixers.ropes)
 
     def _layer(self, index: int, spec: LayerSpec) -> Layer:
         inside, names = partial(self._checkpoint.inside, index), self._checkpoint.names
@@ -234,10 +206,10 @@ class DecoderBuilder:
         fusions = OutputFusions(self._checkpoint.group, self._adds_are_plain(spec))
         attention_norm = self._norm(inside(names.attention_norm), spec.attention_norm)
         ffn_norm = self._norm(inside(names.ffn_norm), spec.ffn_norm)
-        mixer = None if spec.mixer is None else self._mixer(index, spec.mixer)
+        mixer = None if spec.mixer is None else self._mixers.build(index, spec.mixer)
         if mixer is not None and (beside := spec.state_space) is not None:
             width = beside.num_heads * beside.head_dim // self._checkpoint.group.world_size
-            mixer = MixerPair((mixer, self._mixer(index, beside)), width, spec.mixer_factors)
+            mixer = MixerPair((mixer, self._mixers.build(index, beside)), width, spec.mixer_factors)
         ffn = None if spec.ffn is None else self._feed_forward(index, spec.ffn)
         if mixer is None or ffn is None:
             if mixer is not None and spec.shared is not None and attention_norm is not None:
@@ -276,8 +248,8 @@ class DecoderBuilder:
         own = load_call(checkpoint, index, spec, block)
         self._note(index, spec, own)
         block = as_called(block, own, checkpoint.inside(spec.home, ""), checkpoint.inside(index, ""))
-        attention = self._attention_of(checkpoint, spec.home, spec.attention, block.attention, heads)
-        self._caches.append(attention.cache)
+        attention = self._mixers.attention_of(checkpoint, spec.home, spec.attention, block.attention, heads)
+        self._mixers.caches.append(attention.cache)
         norms = Norm(spec.norm, block.attention_norm), Norm(spec.norm, block.ffn_norm)
         return BlockCall(checkpoint.group, norms, attention, DenseFeedForward(spec.ffn, block.ffn), own.out)
 
@@ -326,85 +298,6 @@ class DecoderBuilder:
         is_plain = decoder.residual_scale == 1.0 and not decoder.sum_is_normalised and not has_output_norm
         return alone and is_plain and decoder.hidden_size <= LONGEST_NORMALISED
 
-    def _mixer(self, index: int, spec: MixerSpec) -> Mixer:
-        """Builds the mixer of a layer, and notes its cache or state."""
-        if isinstance(spec, RecurrentSpec):
-            recurrent = self._recurrent_mixer(index, spec)
-            self._recurrent.append(recurrent)
-            return recurrent
-        if isinstance(spec, CompressedAttentionSpec):
-            return self._compressed_attention(index, spec)
-        is_latent = isinstance(spec, LatentAttentionSpec)
-        attention = self._latent_attention(index, spec) if is_latent else self._attention(index, spec)
-        if is_latent or spec.reads_layer is None:
-            self._cache_of[index] = len(self._caches)
-            self._caches.append(attention.cache)
-        return attention
-
-    def _attention(self, index: int, spec: AttentionSpec) -> Attention:
-        heads = HeadSplit.of(spec.num_heads, spec.num_kv_heads, self._checkpoint.group)
-        weights = load_attention(self._checkpoint, index, spec, heads)
-        self._note(index, spec, weights)
-        return self._attention_of(self._checkpoint, index, spec, weights, heads)
-
-    def _attention_of(
-        self, checkpoint: Checkpoint, index: int, spec: AttentionSpec, weights: AttentionWeights, heads: HeadSplit
-    ) -> Attention:
-        """Builds attention with these weights, which `checkpoint` has in layer `index`."""
-        group, rope = checkpoint.group, self._rope(spec.rope, spec.head_dim, spec.query_growth)
-        place = len(self._caches) if spec.reads_layer is None else self._cache_of[spec.reads_layer]
-        if spec.indexer is not None:
-            index_rope = self._index_rope(spec, spec.indexer)
-            made = BlockSparseAttention(place, spec, weights, heads, rope, group, spec.indexer, index_rope)
-            self._caches.append(made.index_cache)
-            return made
-        if self._kv_cache is None:
-            return Attention(place, spec, weights, heads, rope, group)
-        scales = None
-        # Scales are calibrated for one type, and wrong for another. Tools that do not name the type mean fp8_e4m3fn.
-        if spec.reads_layer is None and self._kv_cache == (self._config.schemes.kv_cache or "fp8_e4m3fn"):
-            scales = load_kv_scales(checkpoint, index, spec.num_kv_heads, heads)
-        return Attention(place, spec, weights, heads, rope, group, KV_CODES[self._kv_cache], scales)
-
-    def _index_rope(self, spec: AttentionSpec, indexer: BlockIndexerSpec) -> RopeTable:
-        """Returns the table of what RoPE rotates of an index key: as many elements as of a head."""
-        rotated = spec.head_dim if spec.rope is None else spec.rope.rotary_dim or spec.head_dim
-        return self._rope(spec.rope and replace(spec.rope, rotary_dim=0), min(rotated, indexer.head_dim))
-
-    def _latent_attention(self, index: int, spec: LatentAttentionSpec) -> LatentAttention:
-        heads = HeadSplit.of(spec.num_heads, spec.num_heads, self._checkpoint.group)
-        weights = load_latent_attention(self._checkpoint, index, spec, heads)
-        self._note(index, spec, weights)
-        rope, indexer = self._rope(spec.rope, spec.shared_dim), None
-        if spec.indexer is not None:
-            indexer = self._indexer(index, spec, spec.indexer)
-            self._caches.append(indexer.cache)
-        return LatentAttention(len(self._caches), spec, weights, heads, rope, indexer, self._parallel)
-
-    def _compressed_attention(self, index: int, spec: CompressedAttentionSpec) -> CompressedAttention:
-        group = self._checkpoint.group
-        check_heads(spec.out_groups, "groups of attention heads", group.world_size)
-        heads = HeadSplit.of(spec.num_heads, spec.num_heads, group)
-        weights = load_compressed_attention(self._checkpoint, index, spec, heads)
-        self._note(index, spec, weights)
-        rope = self._rope(spec.rope, spec.rope_dim)
-        made = CompressedAttention(len(self._caches), spec, weights, heads, rope)
-        self._caches += made.caches
-        return made
-
-    def _indexer(self, index: int, attention: LatentAttentionSpec, spec: IndexerSpec) -> Indexer:
-        weights = load_indexer(self._checkpoint, index, attention, spec)
-        self._note(index, spec, weights)
-        # Kernels rotate a pair at least, if only by angles of 0.
-        rope = self._rope(attention.rope, attention.rope_dim or 2)
-        made = PooledIndexer if attention.pool else Indexer
-        return made(len(self._caches), attention, spec, weights, rope)
-
-    def _recurrent_mixer(self, index: int, spec: RecurrentSpec) -> RecurrentMixer:
-        mixer, weights = recurrent_mixer(self._checkpoint, index, len(self._recurrent), spec, self._rope)
-        self._note(index, spec, weights)
-        return mixer
-
     def _feed_forward(self, index: int, spec: FeedForwardSpec) -> FeedForward:
         """Builds the feed-forward network of a layer."""
         if isinstance(spec, MoeSpec):
@@ -428,11 +321,6 @@ class DecoderBuilder:
         layer = None if index is None else self._checkpoint.spec.layers[index]
         self.sublayers.append(Sublayer(layer, spec, weights))
         self._copies.note(weights)
-
-    def _rope(self, rope: RopeSpec | None, head_dim: int, growth: QueryGrowth | None = None) -> RopeTable:
-        """Returns the one table of all layers with the same rotary embedding."""
-        key = rope, head_dim, growth
-        return self._ropes.setdefault(key, RopeTable(rope, head_dim, self._device, growth))
 
     def _ffn_output_norm(self, index: int) -> Norm | None:
         """Returns the output norm of layer `index`, which the first `AddNorm` of the next layer applies."""
