@@ -37,14 +37,29 @@ from bars import RESPONSE_FORMAT, URL, metrics, served
 Body = dict[str, Any]
 LIKELY, UNLIKELY = "20", "21"
 """Ids that a bias makes likely."""
+FIELDS = ("ID", "KEY", "NAME", "UNIT", "CODE", "DATE")
+"""Capitals have tokens of one letter alone in the vocabularies of `make.py`: as many as real names have tokens."""
+RECORDS: Body = {
+    "type": "array",
+    "minItems": 100,
+    "items": {
+        "type": "object",
+        "properties": {name: {"type": "string", "pattern": "^[a-z]{4,8}$"} for name in FIELDS},
+        "required": FIELDS,
+        "additionalProperties": False,
+    },
+}
 KINDS: dict[str, Body] = {
     "random": {},
     "same": {"logit_bias": {LIKELY: 100}},
     # ln 4 apart: four times as likely as the other.
     "mixed": {"logit_bias": {LIKELY: 100, UNLIKELY: 98.614}, "temperature": 1},
     "schema": {"response_format": RESPONSE_FORMAT},
+    "records": {"response_format": {"type": "json_schema", "json_schema": {"name": "records", "schema": RECORDS}}},
 }
-"""Greedy text that nobody can draft; one token again and again; drafts that are as often right as a head's; JSON."""
+"""Greedy text that nobody can draft; one token again and again; drafts that are as often right as a head's; JSON of one
+long string; JSON of which names and quotes are known beforehand.
+"""
 SETTINGS: list[Body] = [
     {},
     {"repetition_penalty": 1.2},
@@ -167,10 +182,11 @@ def windows(asked: argparse.Namespace, flags: list[str], table: Table) -> None:
     for number, drafting in enumerate(["", *asked.drafting]):
         label = drafting or "none"
         with server(asked.folder, [*flags, *shlex.split(drafting)], f"windows-{number}"):
+            kinds = {**KINDS, "records": {**KINDS["records"], **compact_json()}}
             for kind in asked.kinds.split(","):
                 for case in asked.cases.split(","):
                     streams, length = map(int, case.split("x"))
-                    bodies = [make(i, length, seed=i, **KINDS[kind]) for i in range(streams)]
+                    bodies = [make(i, length, seed=i, **kinds[kind]) for i in range(streams)]
                     before = drafts()
                     ms = token_ms(bodies, asked.tokens)
                     checked, right = (now - then for now, then in zip(drafts(), before, strict=True))
@@ -198,6 +214,12 @@ def texts(asked: argparse.Namespace, flags: list[str], table: Table) -> None:
     for drafting, other in zip(asked.drafting, found[1:], strict=True):
         equal = sum(one == same for one, same in zip(found[0], other, strict=True))
         table.note(drafts=drafting, answers=len(bodies), equal=equal)
+
+
+def compact_json() -> Body:
+    """What keeps random weights from writing white space again and again, which JSON allows and models do not do."""
+    spaces = [answer("/tokenize", {"inputs": each})[1] for each in " \n\t\r"]
+    return {"logit_bias": {str(token["id"]): -100 for tokens in spaces for token in tokens}}
 
 
 def drafts() -> tuple[int, int]:
