@@ -22,6 +22,9 @@ use crate::metrics::{ADAPTER_LOAD_DURATION, ADAPTER_LOADS_FAILED};
 /// Files that are read at once.
 const READS: usize = 2;
 
+/// A load that finds the shards lost so often is refused: what it reads may be what ends them.
+const MOST_LOSSES: usize = 2;
+
 /// How the shards stand, as loads have to know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Group {
@@ -110,6 +113,7 @@ impl Shared {
     pub(super) async fn load(&self, order: &Order) -> Result<Arc<Adapter>, AdapterError> {
         let shards = self.shards.as_ref().ok_or(AdapterError::Changed)?;
         let _permit = shards.reads.acquire().await;
+        let mut losses = 0;
         loop {
             let began = shards.begin().await;
             let load = order.load();
@@ -130,6 +134,10 @@ impl Shared {
                     let waits = matches!(unread.error, ClientError::Connection(_));
                     if !waits || order.origin == Origin::Start {
                         return Err(refusal(order, unread.error));
+                    }
+                    losses += 1;
+                    if losses == MOST_LOSSES {
+                        return Err(AdapterError::Lost);
                     }
                     // Whoever computes finds that the shards are lost, and then that they are back.
                     let mut group = shards.group.subscribe();

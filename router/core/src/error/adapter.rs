@@ -34,6 +34,11 @@ pub enum AdapterError {
     Folder { path: String, error: String },
     #[error("the shards did not load the adapter: {0}")]
     Shards(String),
+    /// Its files may be what ends them, so they are not read again.
+    #[error(
+        "the shards were lost again while they read the adapter: try it alone, on a server that nobody needs"
+    )]
+    Lost,
     #[error("{0} has panicked")]
     Panicked(String),
 }
@@ -44,7 +49,7 @@ impl From<AdapterError> for InferError {
             AdapterError::Changed => Self::AdapterChanged,
             AdapterError::Busy => Self::Overloaded(Overload::AdapterLoads),
             AdapterError::HostMemory { most } => Self::Overloaded(Overload::AdapterMemory { most }),
-            AdapterError::Shards(_) | AdapterError::Panicked(_) => {
+            AdapterError::Shards(_) | AdapterError::Lost | AdapterError::Panicked(_) => {
                 Self::Generation(error.to_string())
             }
             error => Self::Validation(ValidationError::Adapter(error)),

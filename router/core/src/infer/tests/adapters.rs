@@ -422,3 +422,23 @@ async fn a_load_outlives_the_shards() {
     assert_eq!(first_ids(&answer), 30);
     server.assert_clean(64).await;
 }
+
+#[tokio::test]
+async fn a_load_under_which_the_shards_are_lost_twice_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let (_, setup) = in_folder(root.path(), &[1], 2);
+    let server = Server::start(setup, batch_limits(), 64).await;
+    server.mock.hold_loads();
+    let infer = server.infer.clone();
+    let request = tokio::spawn(async move { infer.generate(asked(Some("a1"), 3)).await });
+    for loss in 1..=2 {
+        until("it is asked for", || server.mock.loads().len() == loss).await;
+        server.mock.kill();
+        server.until_recovered(loss as u64).await;
+    }
+    let refused = within_a_minute(request).await.unwrap().unwrap_err();
+    assert!(refused.to_string().contains("lost again"), "{refused}");
+    server.mock.resume_loads();
+    assert_eq!(server.mock.loads().len(), 2);
+    server.assert_clean(64).await;
+}
