@@ -65,8 +65,29 @@ def _float4() -> str:
     return "{ .reg .b32 t; " + " ".join(planes) + " }"
 
 
+def _e2m1_fp16() -> str:
+    """Two words of e2m1 to eight pairs: sign, exponent and mantissa in their places of float16.
+
+    One multiplication puts a code into both places, bits 12 to 15 and 9 to 12. They share a bit: where that is set in
+    both, they carry. So 1 is subtracted from the upper four bits, of which only the sign counts: 0 becomes -0, other
+    signs stay. A bit above the lower half keeps that from the upper one.
+    """
+    lines = [".reg .b32 t;"]
+    for plane in range(8):
+        word, shift = f"${8 + plane // 4}", 4 * (plane % 4)
+        if plane % 4 == 3:
+            lines += [f"shr.u32 t, {word}, 3;", "and.b32 t, t, 0x0e000e00;"]
+            lines.append(f"lop3.b32 ${plane}, {word}, 0x80008000, t, 0xea;")
+        else:
+            lines.append(f"and.b32 t, {word}, {0xF000F << shift};")
+            lines.append(f"mad.lo.u32 t, t, {(1 << 12 - shift) + (1 << 9 - shift)}, 0xf000f000;")
+            lines.append(f"and.b32 ${plane}, t, 0x8e008e00;")
+    return "{ " + " ".join(lines) + " }"
+
+
 _OUTPUTS = "=r,=r,=r,=r,=r,=r,=r,=r"
 _FLOAT4 = tl.constexpr(_float4())
+_E2M1_FP16 = tl.constexpr(_e2m1_fp16())
 _NIBBLES_BF16 = tl.constexpr(_nibbles("0x43004300"))
 _NIBBLES_FP16 = tl.constexpr(_nibbles("0x64006400"))
 _NIBBLES_ARGUMENTS = tl.constexpr(_OUTPUTS + ",r,r")
@@ -160,6 +181,18 @@ def float4(words):
     """
     return tl.inline_asm_elementwise(
         _FLOAT4, _NIBBLES_ARGUMENTS, [words], dtype=(tl.bfloat16,) * 8, is_pure=True, pack=2
+    )
+
+
+@triton.jit
+def e2m1_fp16(words):
+    """Words [.., columns] of blocks of e2m1 to their eight planes, in float16 and times 2 ** -14, the ratio of the
+    least numbers with a leading one: what is below them is right as well.
+
+    Neighbours in a row must be in one thread, as for `nibbles`.
+    """
+    return tl.inline_asm_elementwise(
+        _E2M1_FP16, _NIBBLES_ARGUMENTS, [words], dtype=(tl.float16,) * 8, is_pure=True, pack=2
     )
 
 
