@@ -18,6 +18,8 @@ Triton's interpreter cannot run it; the tests compare it on a device. Bytes floo
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false, reportOptionalMemberAccess=false, reportOperatorIssue=false
 # pyright: reportAttributeAccessIssue=false
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -69,21 +71,20 @@ def _read(word_ptrs, scale_ptrs, block, step, blocks, outputs, WARPS: gl.constex
 
 
 @gluon.jit
-def _left(weights, operand: gl.constexpr):
-    """Weights [WARPS, BLOCK_N, 16] of one group as a left operand. A thread has four inputs side by side, which are
-    two pairs eight apart there; and so they are in `_right`.
+def left_operand(weights, result: gl.constexpr):
+    """Weights [WARPS, BLOCK_N, 16] of one group as a left operand of sums with the layout `result`. A thread has four
+    inputs side by side, which are two pairs eight apart there; and so they are in `right_operand`.
     """
     weights = weights.reshape([weights.shape[0], weights.shape[1], 4, 2, 2]).permute([0, 1, 3, 2, 4])
     weights = weights.reshape([weights.shape[0], weights.shape[1], _GROUP])
-    return gl.convert_layout(weights, operand, assert_trivial=True)
+    return gl.convert_layout(weights, gl.DotOperandLayout(0, result, 2), assert_trivial=True)
 
 
 @gluon.jit
-def _right(x, inverse, operand: gl.constexpr):
-    """Inputs [WARPS, 8 groups, 16] times a power of two as a right operand [WARPS, 16, 8]."""
-    x = (x * inverse[:, None, None]).to(gl.float16)
-    x = x.reshape([x.shape[0], _COLUMNS, 4, 2, 2]).permute([0, 3, 2, 4, 1]).reshape([x.shape[0], _GROUP, _COLUMNS])
-    return gl.convert_layout(x, operand, assert_trivial=True)
+def right_operand(x, result: gl.constexpr):
+    """Inputs [WARPS, columns, 16] as a right operand [WARPS, 16, columns]."""
+    x = x.reshape([x.shape[0], x.shape[1], 4, 2, 2]).permute([0, 3, 2, 4, 1]).reshape([x.shape[0], _GROUP, x.shape[1]])
+    return gl.convert_layout(x, gl.DotOperandLayout(1, result, 2), assert_trivial=True)
 
 
 @gluon.jit
@@ -120,8 +121,6 @@ def _scales(words, PART: gl.constexpr, layout: gl.constexpr):
 def _add_block(acc, read, x_ptrs, places, left, MASK: gl.constexpr):
     """`acc` [WARPS, BLOCK_N, 8] plus the scaled sums of what `_read` returned, times 2 ** -8."""
     result: gl.constexpr = acc.type.layout
-    left_operand: gl.constexpr = gl.DotOperandLayout(0, result, 2)
-    right_operand: gl.constexpr = gl.DotOperandLayout(1, result, 2)
     first = _load_inputs(x_ptrs, places, left, MASK)
     second = _load_inputs(x_ptrs, places + 2 * _GROUP, left, MASK)
     # Not below 2 ** -95, so that its inverse is a number too.
@@ -131,8 +130,10 @@ def _add_block(acc, read, x_ptrs, places, left, MASK: gl.constexpr):
     # Codes are times 2 ** -14 and inputs times 2 ** 14.
     unit = gl.where(exponent == 0x7F800000, 0x7FC00000, exponent).to(gl.float32, bitcast=True)
     unit = gl.convert_layout(unit, gl.SliceLayout(1, gl.SliceLayout(2, result)))[:, None, None]
-    x = (_right(first, inverse, right_operand), _right(second, inverse, right_operand))
-    column = gl.arange(0, _COLUMNS, gl.SliceLayout(0, gl.SliceLayout(1, right_operand)))[None, None, :]
+    first = right_operand((first * inverse[:, None, None]).to(gl.float16), result)
+    second = right_operand((second * inverse[:, None, None]).to(gl.float16), result)
+    x = (first, second)
+    column = gl.arange(0, _COLUMNS, gl.SliceLayout(0, gl.SliceLayout(1, first.type.layout)))[None, None, :]
     even = e2m1_fp16(read[0])
     odd = e2m1_fp16(read[1])
     nothing = gl.zeros_like(acc)
@@ -140,9 +141,9 @@ def _add_block(acc, read, x_ptrs, places, left, MASK: gl.constexpr):
         sums = nothing
         for plane in gl.static_range(part, 8, 2):
             own = _only(x[part], column, plane // 2 * 2)
-            sums = hopper.mma_v2(_left(even[plane], left_operand), own, sums)
+            sums = hopper.mma_v2(left_operand(even[plane], result), own, sums)
             own = _only(x[part], column, plane // 2 * 2 + 1)
-            sums = hopper.mma_v2(_left(odd[plane], left_operand), own, sums)
+            sums = hopper.mma_v2(left_operand(odd[plane], result), own, sums)
         acc += sums * (_scales(read[2], part, result) * unit)
     return acc
 
@@ -231,8 +232,19 @@ def nvfp4_blocks(inputs: int) -> dict[str, int]:
 
 def nvfp4_gemv(x: Tensor, weight: PackedMatrix, bias: Tensor | None, out: Tensor, activation: str | None) -> None:
     """Launches the GEMV: shapes as of `weight_only_linear`."""
+    launch_nvfp4_gemv(x, weight, bias, out, activation, nvfp4_blocks(x.shape[1]))
+
+
+def launch_nvfp4_gemv(
+    x: Tensor,
+    weight: PackedMatrix,
+    bias: Tensor | None,
+    out: Tensor,
+    activation: str | None,
+    config: Mapping[str, int],
+) -> None:
+    """The same with other launch settings."""
     packed, inputs = weight.packed, x.shape[1]
-    config = nvfp4_blocks(inputs)
     _launch(
         (triton.cdiv(weight.outputs, config["BLOCK_N"]),),
         (x[0], packed, weight.scales.view(torch.int32), weight.factors, bias, out),

@@ -13,6 +13,7 @@ from .dequantise_matmul import dequantise_matmul
 from .group_quantisation import BLOCK, PLANES, PackedMatrix
 from .ladder import SMALL_BATCH, Ladder, MatmulKernel, Settings, padded_tokens
 from .nvfp4_gemv import nvfp4_gemv
+from .nvfp4_small_hopper import nvfp4_small_hopper
 from .w4a16_gemv import w4a16_gemv
 from .w4a16_large_hopper import w4a16_large_hopper
 from .w4a16_small_hopper import w4a16_small_hopper
@@ -21,6 +22,8 @@ from .weight_only_gemm import weight_only_gemm
 _SMALLEST_TILE = 8
 _MOST_TOKENS = 512
 """The most tokens of the Triton kernel; a data file says where it is faster."""
+_NVFP4_TOKENS = 32
+"""The most tokens of `nvfp4_small_hopper.py`."""
 _TILES = 2 * SMALL_BATCH
 """More tokens are for `w4a16_large_hopper.py`, where it takes them."""
 
@@ -86,14 +89,29 @@ def _four_bits(problem: WeightOnlyProblem) -> str | None:
     return None if problem.inputs % BLOCK == 0 else f"{problem.inputs} inputs are no multiple of {BLOCK}"
 
 
-def _nvfp4_settings(problem: WeightOnlyProblem) -> Settings | str:
-    if problem.tokens > 1:
-        return "it computes a single token"
+def _nvfp4(problem: WeightOnlyProblem) -> str | None:
+    """Why kernels for NVFP4 do not take the problem."""
     if not problem.card.is_hopper:
         return "it is for compute capability 9.0"
     if reason := _unreadable(problem):
         return reason
-    return {} if problem.nvfp4 else "it takes NVFP4"
+    return None if problem.nvfp4 else "it takes NVFP4"
+
+
+def _nvfp4_gemv_settings(problem: WeightOnlyProblem) -> Settings | str:
+    if problem.tokens > 1:
+        return "it computes a single token"
+    return _nvfp4(problem) or {}
+
+
+def _nvfp4_small_settings(problem: WeightOnlyProblem) -> Settings | str:
+    if problem.tokens > _NVFP4_TOKENS:
+        return f"it computes at most {_NVFP4_TOKENS} tokens"
+    if reason := _nvfp4(problem):
+        return reason
+    tokens = max(problem.tokens, _SMALLEST_TILE)
+    config = fastest("nvfp4_small_hopper", tokens=tokens, outputs=problem.outputs, inputs=problem.inputs)
+    return f"nvfp4_small_hopper.json: {config} is faster" if isinstance(config, str) else config
 
 
 def _gemv_settings(problem: WeightOnlyProblem) -> Settings | str:
@@ -153,7 +171,7 @@ def _gemm_settings(problem: WeightOnlyProblem) -> Settings | str:
 WEIGHT_ONLY = Ladder(
     MatmulKernel(
         "nvfp4_gemv",
-        _nvfp4_settings,
+        _nvfp4_gemv_settings,
         nvfp4_gemv,
         "a single token, and NVFP4, on compute capability 9.0",
         frozenset({"activation"}),
@@ -164,6 +182,12 @@ WEIGHT_ONLY = Ladder(
         w4a16_gemv,
         "a single token, and 4-bit codes without a table in groups of 128",
         frozenset({"activation"}),
+    ),
+    MatmulKernel(
+        "nvfp4_small_hopper",
+        _nvfp4_small_settings,
+        nvfp4_small_hopper,
+        f"up to {_NVFP4_TOKENS} tokens, and NVFP4, on compute capability 9.0, where it was measured to be fastest",
     ),
     MatmulKernel(
         "w4a16_small_hopper",

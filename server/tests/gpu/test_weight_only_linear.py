@@ -6,6 +6,7 @@ from torch import Tensor
 
 import text_generation_kernels as kernels
 from text_generation_kernels.matmul import nvfp4_gemv
+from text_generation_kernels.matmul.nvfp4_small_hopper import nvfp4_small_hopper
 from text_generation_kernels.matmul.w4a16_small_hopper import w4a16_small_hopper
 from text_generation_kernels.runtime.device import is_hopper
 from text_generation_server.layers.weights import Activations, mxfp4
@@ -129,6 +130,26 @@ def test_launch_settings_of_a_token_by_nvfp4(
     config = {"BLOCK_N": rows, "AHEAD": min(ahead, steps), "STEPS": steps, "num_warps": warps}
     monkeypatch.setattr(nvfp4_gemv, "nvfp4_blocks", lambda *_: config)
     _check(_nvfp4(outputs, inputs), torch.randn(1, inputs, device="cuda").bfloat16(), outputs, extra=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("rows", "warps"), [(16, 8), (32, 4), (64, 8)])
+@pytest.mark.parametrize(("tokens", "block"), [(2, 8), (8, 8), (13, 16), (32, 32)])
+@pytest.mark.parametrize(("outputs", "inputs"), [(1000, 4096), (50, 2600)])
+def test_launch_settings_of_few_tokens_by_nvfp4(
+    outputs: int, inputs: int, tokens: int, block: int, rows: int, warps: int, dtype: torch.dtype
+) -> None:
+    weight = _nvfp4(outputs, inputs)
+    x = torch.randn(tokens, inputs, device="cuda").to(dtype)
+    # Rows of other tensors stand in front and behind, and must not count.
+    out = torch.full((tokens + 2, outputs + 8), float("nan"), device="cuda", dtype=dtype)
+    config = {"BLOCK_M": block, "BLOCK_N": rows, "num_warps": warps}
+    nvfp4_small_hopper(x, weight, None, out[1:-1, :outputs], config)
+    expected = x.double() @ weight.values(inputs).double().t()
+    bound = 5e-3 if dtype == torch.bfloat16 else 1e-3
+    assert (out[1:-1, :outputs].double() - expected).norm() <= bound * expected.norm()
+    around = torch.cat((out[0], out[-1], out[:, outputs:].flatten()))
+    assert around.isnan().all()
 
 
 def test_a_token_of_zeros_and_one_that_is_not_finite_by_nvfp4() -> None:

@@ -9,6 +9,7 @@ from kernel_support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
 from text_generation_kernels.matmul.dequantise import dequantise_kernel
+from text_generation_kernels.matmul.nvfp4_small_hopper import nvfp4_small_hopper_kernel
 from text_generation_kernels.matmul.w4a16_large_hopper import w4a16_large_hopper_kernel
 from text_generation_kernels.matmul.w4a16_small_hopper import w4a16_small_hopper_kernel
 from text_generation_kernels.matmul.weight_only_gemm import weight_only_gemm_kernel
@@ -22,6 +23,17 @@ _FEW = sorted(
         (entry["config"]["BLOCK_M"], entry["config"]["num_stages"])
         for entry in json.loads(
             (resources.files("text_generation_kernels") / "tuned" / "w4a16_small_hopper.json").read_text(
+                encoding="utf-8"
+            )
+        )
+        if "config" in entry
+    }
+)
+_NVFP4 = sorted(
+    {
+        tuple(entry["config"].values())
+        for entry in json.loads(
+            (resources.files("text_generation_kernels") / "tuned" / "nvfp4_small_hopper.json").read_text(
                 encoding="utf-8"
             )
         )
@@ -159,6 +171,25 @@ def test_few_tokens(block_m: int, num_stages: int, kind: str, dtype: str) -> Non
     assert compiled.count("BAR.SYNC") < 16
     # Weights are dequantised while matrix instructions run.
     assert "WARPGROUP.DEPBAR.LE gsb0, 0x1" in compiled.sass
+
+
+@pytest.mark.parametrize(("dtype", "inputs"), [("bf16", 4096), ("fp16", 1000)])
+@pytest.mark.parametrize(("block_m", "block_n", "num_warps"), _NVFP4)
+def test_few_tokens_by_nvfp4(block_m: int, block_n: int, num_warps: int, dtype: str, inputs: int) -> None:
+    names = ("inputs", "outputs", "stride_x_token", "stride_packed_output", "stride_out_token", "tokens")
+    types = dict.fromkeys(("x_ptr", "out_ptr", "bias_ptr"), f"*{dtype}") | dict.fromkeys(names, "i32")
+    types |= {"packed_ptr": "*i32", "scales_ptr": "*i32", "factors_ptr": "*fp32"}
+    steps = -(-inputs // (256 * num_warps))
+    constants = {"BLOCK_M": block_m, "BLOCK_N": block_n, "STEPS": steps, "MASK": inputs % (256 * num_warps) != 0}
+    compiled = compile_offline(nvfp4_small_hopper_kernel, types, constants, num_warps)
+    compiled.check()
+    # Of each block 16 inputs by 16 rows and 8 tokens at a time: the last one's, and the others' in a loop.
+    instructions = 16 * block_n // 16 * block_m // 8
+    assert compiled.count("HMMA") == instructions * min(steps, 2)
+    before, _ = compiled.sass.split("ACQBULK")
+    assert before.count("LDG.E.EF.128") == block_n // 4
+    # Sums of warps are added at the end: nothing else goes through shared memory.
+    assert compiled.count("BAR.SYNC") <= 8
 
 
 @pytest.mark.parametrize("block_m", [128, 256])

@@ -38,9 +38,14 @@ def test_refusals_are_those_of_the_kernels_before_the_choice() -> None:
 
 @pytest.mark.parametrize(
     ("card", "tokens", "kernel"),
-    [("h200", 1, "nvfp4_gemv"), ("h200", 2, "weight_only_gemm"), ("a100", 1, "weight_only_gemm")],
+    [
+        ("h200", 1, "nvfp4_gemv"),
+        ("h200", 2, "nvfp4_small_hopper"),
+        ("h200", 33, "weight_only_gemm"),
+        ("a100", 1, "weight_only_gemm"),
+    ],
 )
-def test_a_token_by_nvfp4_has_a_kernel_of_its_own(card: str, tokens: int, kernel: str) -> None:
+def test_few_tokens_by_nvfp4_have_kernels_of_their_own(card: str, tokens: int, kernel: str) -> None:
     meta = torch.device("meta")
     with meta_device_is(CARDS[card]):
         x, out = (torch.empty(tokens, size, dtype=torch.bfloat16, device=meta) for size in (4096, 6144))
