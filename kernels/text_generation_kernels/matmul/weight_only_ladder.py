@@ -164,7 +164,8 @@ def _gemm_settings(problem: WeightOnlyProblem) -> Settings | str:
         return str(_large_settings(problem))
     sizes = {"bits": problem.bits, "outputs": problem.outputs, "inputs": problem.inputs}
     sizes["tokens"] = max(problem.tokens, _SMALLEST_TILE)
-    config = fastest("weight_only_linear", shared_kib=problem.card.shared_kib, **sizes, table=problem.table)
+    looks_up = problem.table and not problem.nvfp4
+    config = fastest("weight_only_linear", shared_kib=problem.card.shared_kib, **sizes, table=looks_up)
     return f"weight_only_linear.json: {config} is faster" if isinstance(config, str) else config
 
 

@@ -114,6 +114,15 @@ def test_kinds_of_four_bits(kind: str, dtype: str, groups: int) -> None:
     _compile(variant, kind, dtype, groups).check_shared()
 
 
+@pytest.mark.parametrize("variant", _variants(227, 4), ids=str)
+def test_codes_of_nvfp4_are_scaled_in_registers(variant: Variant) -> None:
+    compiled = _compile(variant, "nvfp4", groups=16)
+    compiled.check()
+    # One for each pair of codes, and few for the scales; of codes that are prefetched as well.
+    _, _, block_n, _, _, ahead, num_warps, *_ = variant
+    assert compiled.count("PRMT") <= 1.2 * (1 + ahead) * 256 * block_n / (32 * num_warps)
+
+
 @pytest.mark.parametrize(("outputs", "inputs"), [(28672, 4096), (4096, 14336)])
 def test_looked_up_codes_of_few_tokens_leave_room_for_another_thread_block(outputs: int, inputs: int) -> None:
     sizes = {"bits": 4, "outputs": outputs, "inputs": inputs, "tokens": 16}
@@ -134,14 +143,17 @@ def test_kinds_of_eight_bits(kind: str) -> None:
     ("capability", "variant", "kind"),
     [
         (80, max(_variants(227, 4)), "zeros"),
+        (80, max(_variants(227, 4)), "nvfp4"),
         (80, max(_variants(227, 8)), "float8"),
         (86, min(_variants(99, 4)), "table"),
+        (89, max(_variants(99, 4)), "nvfp4"),
         (86, max(_variants(99, 4)), "zeros"),
         (89, max(_variants(99, 8)), "float8"),
     ],
 )
 def test_cards_with_less_shared_memory(capability: int, variant: Variant, kind: str) -> None:
-    _compile(variant, kind, target=GPUTarget("cuda", capability, 32)).check_shared()
+    groups = 16 if kind == "nvfp4" else 2
+    _compile(variant, kind, groups=groups, target=GPUTarget("cuda", capability, 32)).check_shared()
 
 
 @pytest.mark.parametrize(("kind", "capability"), [*((kind, 90) for kind in KINDS), ("float8", 80)])
