@@ -36,6 +36,8 @@ GATED = 28672
 TOKENS = (1, 2, 8, 16, 32, 64)
 SMALL = (8, 16, 32)
 """Padded numbers of tokens of `nvfp4_small_hopper`."""
+_FEW = 16
+"""The most tokens of small tiles of `weight_only_gemm`."""
 PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=7)
 NAMES = ("BLOCK_M", "BLOCK_N", "num_warps")
 Launch = Callable[[Tensor, kernels.PackedMatrix, Tensor], object]
@@ -67,9 +69,10 @@ def candidates(inputs: int, tokens: int, activation: str | None) -> Iterator[tup
         if block_m * block_n <= 2048:
             config = {"BLOCK_M": block_m, "BLOCK_N": block_n, "num_warps": warps}
             yield "nvfp4_small_hopper", config, _small(config)
-    for block_n, warps, splits in ((64, 2, 1), (64, 2, 4), (64, 4, 4), (128, 4, 1), (128, 4, 4)):
+    block_n, warps = (64, 2) if tokens <= _FEW else (128, 4)
+    for later, splits in itertools.product((0,) if tokens <= _FEW else (0, 2), (1, 2, 4, 8)):
         config = {"BLOCK_M": block_m, "BLOCK_N": block_n, "SWAP": 0, "FOLD": 1, "AHEAD": 0}
-        config |= {"num_warps": warps, "num_stages": 2, "splits": splits}
+        config |= {"num_warps": warps, "num_stages": 2, "LATER": later, "splits": splits}
         yield "weight_only_gemm", config, _general(config)
 
 
