@@ -36,6 +36,11 @@ GATED = 28672
 TOKENS = (1, 2, 8, 16, 32, 64)
 SMALL = (8, 16, 32)
 """Padded numbers of tokens of `nvfp4_small_hopper`."""
+_GEMVS = (
+    *((16, 8, 1, 80), (16, 8, 2, 80), (16, 8, 2, 128), (16, 4, 2, 80), (16, 4, 4, 128)),
+    *((32, 8, 1, 128), (32, 8, 2, 128), (32, 8, 2, 255), (32, 4, 2, 128)),
+)
+"""Outputs of a thread block, warps, blocks that each prefetches, and registers of a thread."""
 _FEW = 16
 """The most tokens of small tiles of `weight_only_gemm`."""
 PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=7)
@@ -58,11 +63,10 @@ def _general(config: Mapping[str, int]) -> Launch:
 def candidates(inputs: int, tokens: int, activation: str | None) -> Iterator[tuple[str, dict[str, int], Launch]]:
     """Kernel, launch settings and launch of what may be the fastest."""
     if tokens == 1:
-        for block_n, warps, ahead in itertools.product((16, 32), (4, 8), (1, 2, 3, 4)):
+        for block_n, warps, ahead, registers in _GEMVS:
             steps = -(-inputs // (warps * BLOCK))
-            if ahead <= steps and block_n * ahead <= 64:
-                config = {"BLOCK_N": block_n, "AHEAD": ahead, "STEPS": steps, "num_warps": warps}
-                yield "nvfp4_gemv", config, _gemv(config, activation)
+            config = {"BLOCK_N": block_n, "AHEAD": ahead, "STEPS": steps, "num_warps": warps, "maxnreg": registers}
+            yield "nvfp4_gemv", config, _gemv(config, activation)
         return
     block_m = max(8, tokens)
     for block_n, warps in itertools.product((16, 32, 64), (4, 8)):

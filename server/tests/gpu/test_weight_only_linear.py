@@ -127,7 +127,7 @@ def test_launch_settings_of_a_token_by_nvfp4(
     outputs: int, inputs: int, rows: int, ahead: int, warps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = -(-inputs // (warps * 256))
-    config = {"BLOCK_N": rows, "AHEAD": min(ahead, steps), "STEPS": steps, "num_warps": warps}
+    config = {"BLOCK_N": rows, "AHEAD": min(ahead, steps), "STEPS": steps, "num_warps": warps, "maxnreg": 255}
     monkeypatch.setattr(nvfp4_gemv, "nvfp4_blocks", lambda *_: config)
     _check(_nvfp4(outputs, inputs), torch.randn(1, inputs, device="cuda").bfloat16(), outputs, extra=True)
 

@@ -46,15 +46,18 @@ def _groups(
     return compile_offline(w4a16_gemv_kernel, types, constants, config["num_warps"], target=target)
 
 
-def _nvfp4(inputs: int, dtype: str = "bf16", gated: bool = False, biased: bool = False) -> Compiled:
-    config = nvfp4_blocks(inputs)
+def _nvfp4(
+    inputs: int, dtype: str = "bf16", gated: bool = False, biased: bool = False, outputs: int = 4096
+) -> Compiled:
+    config = nvfp4_blocks(outputs, inputs)
     types = {"packed_ptr": "*i32", "scales_ptr": "*i32", "factors_ptr": "*fp32"}
     types |= dict.fromkeys(("x_ptr", "out_ptr", *(["bias_ptr"] if biased else [])), f"*{dtype}")
     types |= dict.fromkeys(("inputs", "outputs", "stride_packed_output"), "i32")
     constants = {"ACTIVATION": "silu" if gated else None, "MASK": inputs % (256 * config["num_warps"]) != 0}
     constants |= {} if biased else {"bias_ptr": None}
     constants |= {name: config[name] for name in ("BLOCK_N", "AHEAD", "STEPS")}
-    return compile_offline(nvfp4_gemv_kernel, types, constants, config["num_warps"])
+    registers, num_warps = config["maxnreg"], config["num_warps"]
+    return compile_offline(nvfp4_gemv_kernel, types, constants, num_warps, max_registers=registers)
 
 
 def _prefetched_before_the_wait(compiled: Compiled) -> int:
@@ -108,18 +111,23 @@ def test_codes_with_a_gate_take_half_a_multiply_instruction_each(fp16: bool) -> 
 @pytest.mark.parametrize("inputs", [256, 4096, 8192, 7168, 14336, 1000])
 @pytest.mark.parametrize(("dtype", "gated", "biased"), [("bf16", True, False), ("fp16", False, True)])
 def test_codes_of_nvfp4_are_prefetched_and_nothing_spills(inputs: int, dtype: str, gated: bool, biased: bool) -> None:
-    compiled = _nvfp4(inputs, dtype, gated, biased)
-    compiled.check()
-    # 16 rows of 32 words by a warp, in each of at most two blocks.
-    assert _prefetched_before_the_wait(compiled) == (64 if inputs <= 2048 else 128)
+    for outputs in (4096, 28672):
+        compiled = _nvfp4(inputs, dtype, gated, biased, outputs)
+        compiled.check()
+        # Rows of 32 words by a warp, in each of at most two blocks.
+        rows, blocks = nvfp4_blocks(outputs, inputs)["BLOCK_N"], 1 if inputs <= 2048 else 2
+        assert _prefetched_before_the_wait(compiled) == 4 * rows * blocks
 
 
-def test_codes_of_nvfp4_take_few_instructions_and_no_shared_memory_but_for_the_last_sums() -> None:
-    compiled = _nvfp4(4096)
-    assert compiled.count("HMMA") == 2 * 16
-    assert compiled.shared_bytes <= 8 * 16 * 4
-    # 256 codes of a thread take three each, with what each thread block does once.
-    assert len(compiled.sass.splitlines()) <= 4 * 256
+@pytest.mark.parametrize(("rows", "outputs"), [(16, 4096), (32, 28672)])
+def test_codes_of_nvfp4_take_few_instructions_and_no_shared_memory_but_for_the_last_sums(
+    rows: int, outputs: int
+) -> None:
+    compiled = _nvfp4(4096, outputs=outputs)
+    assert compiled.count("HMMA") == 2 * rows
+    assert compiled.shared_bytes <= 8 * rows * 4
+    # 16 codes of each row are of one thread, with what each thread block does once.
+    assert len(compiled.sass.splitlines()) <= 3.4 * 16 * rows
 
 
 @pytest.mark.parametrize("capability", [80, 86, 89])
