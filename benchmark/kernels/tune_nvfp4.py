@@ -41,10 +41,15 @@ _GEMVS = (
     *((32, 8, 1, 128), (32, 8, 2, 128), (32, 8, 2, 255), (32, 4, 2, 128)),
 )
 """Outputs of a thread block, warps, blocks that each prefetches, and registers of a thread."""
+_SMALL = (
+    *((16, 4, 128), (16, 8, 80), (16, 8, 128), (16, 8, 255)),
+    *((32, 4, 128), (32, 8, 128), (32, 8, 255), (64, 4, 255), (64, 8, 255)),
+)
+"""The same, but blocks that are prefetched."""
 _FEW = 16
 """The most tokens of small tiles of `weight_only_gemm`."""
 PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=7)
-NAMES = ("BLOCK_M", "BLOCK_N", "num_warps")
+NAMES = ("BLOCK_M", "BLOCK_N", "num_warps", "maxnreg")
 Launch = Callable[[Tensor, kernels.PackedMatrix, Tensor], object]
 
 
@@ -69,9 +74,9 @@ def candidates(inputs: int, tokens: int, activation: str | None) -> Iterator[tup
             yield "nvfp4_gemv", config, _gemv(config, activation)
         return
     block_m = max(8, tokens)
-    for block_n, warps in itertools.product((16, 32, 64), (4, 8)):
+    for block_n, warps, registers in _SMALL:
         if block_m * block_n <= 2048:
-            config = {"BLOCK_M": block_m, "BLOCK_N": block_n, "num_warps": warps}
+            config = {"BLOCK_M": block_m, "BLOCK_N": block_n, "num_warps": warps, "maxnreg": registers}
             yield "nvfp4_small_hopper", config, _small(config)
     block_n, warps = (64, 2) if tokens <= _FEW else (128, 4)
     for later, splits in itertools.product((0,) if tokens <= _FEW else (0, 2), (1, 2, 4, 8)):

@@ -176,8 +176,8 @@ _launch = Launcher(
 def nvfp4_small_hopper(
     x: Tensor, weight: PackedMatrix, bias: Tensor | None, out: Tensor, config: Mapping[str, int]
 ) -> None:
-    """Launches the kernel: shapes as of `weight_only_linear`, at most BLOCK_M tokens. `config`: BLOCK_M, BLOCK_N and
-    num_warps.
+    """Launches the kernel: shapes as of `weight_only_linear`, at most BLOCK_M tokens. `config`: BLOCK_M, BLOCK_N,
+    num_warps, and maxnreg, the most registers of a thread.
     """
     tokens, inputs = x.shape
     at_once = config["num_warps"] * BLOCK
@@ -186,9 +186,7 @@ def nvfp4_small_hopper(
         (x, weight.packed, weight.scales.view(torch.int32), weight.factors, bias, out),
         (inputs, weight.outputs, x.stride(0), weight.packed.stride(0), out.stride(0)),
         (tokens,),
-        BLOCK_M=config["BLOCK_M"],
-        BLOCK_N=config["BLOCK_N"],
         STEPS=triton.cdiv(inputs, at_once),
         MASK=inputs % at_once != 0,
-        num_warps=config["num_warps"],
+        **config,
     )
