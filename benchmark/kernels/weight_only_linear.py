@@ -25,6 +25,7 @@ KINDS = {"symmetric": 4, "zeros": 4, "table": 4, "nvfp4": 4, "int8": 8, "float8"
 MOST = {"symmetric": 2048}
 """Tokens that are measured; of other kinds 64."""
 GROUP = 128
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
@@ -70,7 +71,8 @@ def _weight(plan: Plan, kind: str, bits: int, outputs: int, inputs: int) -> kern
     scales, size = kernels.pack_scales(scale, inputs, group)
     points = torch.randint(0, 16, (outputs, groups), device=plan.device)
     zeros = kernels.pack_scales(points, inputs, group)[0] if kind == "zeros" else None
-    table = torch.randn(16, device=plan.device) if kind in ("table", "nvfp4") else None
+    table = torch.randn(16, device=plan.device) if kind == "table" else None
+    table = torch.tensor([*_E2M1, *(-each for each in _E2M1)], device=plan.device) if kind == "nvfp4" else table
     factors = torch.full((outputs,), 1 / 64, device=plan.device) if kind == "nvfp4" else None
     scales = scales if factors is None else (64 * scales).to(torch.float8_e4m3fn)
     return kernels.PackedMatrix(packed, scales, zeros, table, size, factors)

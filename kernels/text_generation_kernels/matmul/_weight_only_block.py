@@ -6,7 +6,7 @@ Codes become 16-bit weights in registers, one tile of a matrix instruction at a 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false, reportOptionalSubscript=false, reportAssignmentType=false
 from ..runtime.triton import tl, triton
-from .code_conversion import eight_bits, lookups, nibbles, plain_plane
+from .code_conversion import eight_bits, lookups, nibbles, plain_plane, scaled_e2m1
 from .weight_only_tiles import add_dot, of_outputs, of_plane, scales_of_groups, zeros
 
 
@@ -41,6 +41,7 @@ def add_block(
     table_ptr,
     table,
     FLOAT8: tl.constexpr,
+    E2M1: tl.constexpr,
     GROUPS: tl.constexpr,
     MASK_K: tl.constexpr,
     FOLD: tl.constexpr,
@@ -62,12 +63,14 @@ def add_block(
     OF_GROUP: tl.constexpr = GROUPS > 1 and not FOLD
     columns = tl.arange(0, DEPTH)[None, :]
     planes = None
-    if words is not None:
+    if E2M1:
+        planes = scaled_e2m1(words, scales, DTYPE)
+    elif words is not None:
         planes = nibbles(words, FP16) if table_ptr is None else lookups(words, table, FP16)
-    if GROUPS > 1:
-        scales = scales_of_groups(scales, COUNT, 0, DTYPE)
+    if GROUPS > 1 and not E2M1:
+        scales = scales_of_groups(scales, COUNT, DTYPE)
         if points is not None:
-            points = scales_of_groups(points, COUNT, 0, DTYPE)
+            points = scales_of_groups(points, COUNT, DTYPE)
     for group in tl.static_range(PARTS):
         partial = zeros(BLOCK_N, BLOCK_M, SWAP) if OF_GROUP else acc
         for dot in tl.static_range(GROUP // DEPTH):
@@ -91,7 +94,7 @@ def add_block(
                     weight -= (points[group] + BASE).to(DTYPE)[:, None]
                 else:
                     weight -= points.to(DTYPE)[:, None]
-            if FOLD and GROUPS > 1:
+            if FOLD and GROUPS > 1 and not E2M1:
                 weight *= of_plane(scales, group, HALVES, None, DTYPE)
             partial = add_dot(weight, x[group * (GROUP // DEPTH) + dot], partial, SWAP)
         if OF_GROUP:

@@ -5,6 +5,8 @@ bits of the mantissa of 128 (bfloat16) or 1024 (float16) is that number plus the
 """
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
+from collections.abc import Callable
+
 from ..runtime.triton import tl, triton
 
 
@@ -65,8 +67,44 @@ def _float4() -> str:
     return "{ .reg .b32 t; " + " ".join(planes) + " }"
 
 
+def _e2m1_fp16_bits(plane: int, word: str) -> str:
+    """The same in the places of float16.
+
+    One multiplication puts a code into both places, bits 12 to 15 and 9 to 12. They share a bit: where that is set in
+    both, they carry. So 1 is subtracted from the upper four bits, of which only the sign counts: 0 becomes -0, other
+    signs stay. A bit above the lower half keeps that from the upper one.
+    """
+    if plane == 3:
+        return f"shr.u32 t, {word}, 3; and.b32 t, t, 0x0e000e00; lop3.b32 t, {word}, 0x80008000, t, 0xea;"
+    factor = (1 << 12 - 4 * plane) + (1 << 9 - 4 * plane)
+    mask = 0xF000F << 4 * plane
+    return f"and.b32 t, {word}, {mask}; mad.lo.u32 t, t, {factor}, 0xf000f000; and.b32 t, t, 0x8e008e00;"
+
+
+def _e2m1_fp16() -> str:
+    """Two words of e2m1 to eight pairs."""
+    planes = (_e2m1_fp16_bits(plane % 4, f"${8 + plane // 4}") + f" mov.b32 ${plane}, t;" for plane in range(8))
+    return "{ .reg .b32 t; " + " ".join(planes) + " }"
+
+
+def _scaled(bits: Callable[[int, str], str], kind: str) -> str:
+    """Two words of e2m1, and as many with the scales of each word's planes 0 and 1, and of 2 and 3, to eight pairs."""
+    # Before compute capability 9.0 there is no multiplication of bfloat16 alone.
+    lines = [".reg .b32 t, s, zero; mov.b32 zero, 0x80008000;"]
+    for plane in range(8):
+        half, own = divmod(plane, 4)
+        scales, selector = f"${10 + own // 2 * 2 + half}", "0x3232" if own % 2 else "0x1010"
+        lines += [bits(own, f"${8 + half}"), f"prmt.b32 s, {scales}, {scales}, {selector};"]
+        lines.append(f"fma.rn.{kind} ${plane}, t, s, zero;")
+    return "{ " + " ".join(lines) + " }"
+
+
 _OUTPUTS = "=r,=r,=r,=r,=r,=r,=r,=r"
 _FLOAT4 = tl.constexpr(_float4())
+_E2M1_FP16 = tl.constexpr(_e2m1_fp16())
+_SCALED_BF16 = tl.constexpr(_scaled(_float4_bits, "bf16x2"))
+_SCALED_FP16 = tl.constexpr(_scaled(_e2m1_fp16_bits, "f16x2"))
+_SCALED_ARGUMENTS = tl.constexpr(_OUTPUTS + ",r" * 6)
 _NIBBLES_BF16 = tl.constexpr(_nibbles("0x43004300"))
 _NIBBLES_FP16 = tl.constexpr(_nibbles("0x64006400"))
 _NIBBLES_ARGUMENTS = tl.constexpr(_OUTPUTS + ",r,r")
@@ -161,6 +199,62 @@ def float4(words):
     return tl.inline_asm_elementwise(
         _FLOAT4, _NIBBLES_ARGUMENTS, [words], dtype=(tl.bfloat16,) * 8, is_pure=True, pack=2
     )
+
+
+@triton.jit
+def e2m1_fp16(words):
+    """Words [.., columns] of blocks of e2m1 to their eight planes, in float16 and times 2 ** -14, the ratio of the
+    least numbers with a leading one: what is below them is right as well.
+
+    Neighbours in a row must be in one thread, as for `nibbles`.
+    """
+    return tl.inline_asm_elementwise(
+        _E2M1_FP16, _NIBBLES_ARGUMENTS, [words], dtype=(tl.float16,) * 8, is_pure=True, pack=2
+    )
+
+
+@triton.jit
+def _column_words(values):
+    """Scales [rows, 16] of 16 bits to [rows, 2, 2] int32, for inputs of the first and last 16 of planes, and planes
+    0 to 3 and 4 to 7: of planes 0 and 1 of those, and of 2 and 3.
+    """
+    rows: tl.constexpr = values.shape[0]
+    bits = tl.reshape(values.to(tl.int16, bitcast=True).to(tl.int32), [rows, 2, 2, 2, 2])
+    lower, upper = tl.split(tl.permute(bits, (0, 4, 1, 2, 3)))
+    return tl.split(lower & 0xFFFF | upper << 16)
+
+
+@triton.jit
+def _spread_words(words):
+    """[rows, 2, 2] to [rows, 32]: one for each word of a block."""
+    rows: tl.constexpr = words.shape[0]
+    return tl.reshape(tl.broadcast_to(words[:, :, None, :], [rows, 2, 8, 2]), [rows, 32])
+
+
+@triton.constexpr_function
+def scaled_e2m1_is_less(dtype):
+    """By what products of `scaled_e2m1` are to be multiplied."""
+    return 2.0**14 if dtype == tl.float16 else 2.0**8
+
+
+@triton.jit
+def scaled_e2m1(words, scales, dtype: tl.constexpr):
+    """Words [rows, 32] of a block of e2m1 to its eight planes [rows, 32], times the 16 scales [rows, 16] of its
+    groups, which are bytes of float8. The products are exact, and less than they should be (`scaled_e2m1_is_less`).
+
+    Neighbours in a row must be in one thread, as for `nibbles`.
+    """
+    first, second = _column_words(float8_scales(scales, 0 if dtype == tl.float16 else 118, dtype))
+    first = _spread_words(first)
+    second = _spread_words(second)
+    if dtype == tl.float16:
+        return tl.inline_asm_elementwise(
+            _SCALED_FP16, _SCALED_ARGUMENTS, [words, first, second], dtype=(tl.float16,) * 8, is_pure=True, pack=2
+        )
+    else:
+        return tl.inline_asm_elementwise(
+            _SCALED_BF16, _SCALED_ARGUMENTS, [words, first, second], dtype=(tl.bfloat16,) * 8, is_pure=True, pack=2
+        )
 
 
 @triton.jit

@@ -110,7 +110,9 @@ class PackedMatrix:
     group_size: int = 0
     """As `pack_scales` returns it; 0: all inputs are one group."""
     factors: Tensor | None = None
-    """[outputs] float32: what multiplies the scales of an output, which then are float8 (NVFP4), in groups of 16."""
+    """[outputs] float32, of NVFP4: what multiplies the scales of an output, which then are float8, never negative, in
+    groups of 16. Codes are the bits of e2m1 (OCP Microscaling Formats, 2023), as the table has them too.
+    """
 
     @property
     def outputs(self) -> int:

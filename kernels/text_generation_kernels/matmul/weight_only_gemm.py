@@ -27,7 +27,7 @@ from ..runtime.launch import Launcher, arrivals, is_last, launch_dependents, wai
 from ..runtime.prefetch import prefetch_l2
 from ..runtime.triton import tl, triton
 from ._weight_only_block import add_block, load_inputs
-from .code_conversion import load_table
+from .code_conversion import load_table, scaled_e2m1_is_less
 from .group_quantisation import BLOCK, PLANES, PackedMatrix
 from .weight_only_tiles import of_outputs, zeros
 
@@ -72,6 +72,8 @@ def weight_only_gemm_kernel(
     FOUR: tl.constexpr = packed_ptr.dtype.element_ty == tl.int32
     DTYPE: tl.constexpr = x_ptr.dtype.element_ty
     FP16: tl.constexpr = tl.float16 == DTYPE
+    # Codes are converted without the table, and scaled at once.
+    E2M1: tl.constexpr = FOUR and factors_ptr is not None and not PLAIN
     BLOCK_K: tl.constexpr = 256
     COUNT: tl.constexpr = GROUPS if GROUPS > 1 else 2
     DEPTH: tl.constexpr = 32 if FOUR or COUNT > 8 else BLOCK_K // COUNT
@@ -98,7 +100,7 @@ def weight_only_gemm_kernel(
     # Thread blocks begin at different blocks, or all would read the same inputs at the same time from the L2 cache.
     block = tl.minimum(begin + tl.program_id(1) % tl.maximum(end - begin, 1), blocks - 1)
     table = None
-    if table_ptr is not None and not PLAIN:
+    if table_ptr is not None and not (E2M1 or PLAIN):
         table = load_table(table_ptr, FP16)
     whole_points = None
     if GROUPS == 1 and zeros_ptr is not None:
@@ -159,7 +161,7 @@ def weight_only_gemm_kernel(
                 next_points = tl.load(zeros_ptr + places + block * outputs * COUNT)
         acc = add_block(
             acc, x, words, block_ptrs, left, scales, points, table_ptr, table,
-            FLOAT8, GROUPS, MASK_K, FOLD, SWAP, PLAIN, BASE,
+            FLOAT8, E2M1, GROUPS, MASK_K, FOLD, SWAP, PLAIN, BASE,
         )  # fmt: skip
     for ahead in tl.static_range(AHEAD):
         acc = add_block(
@@ -167,7 +169,7 @@ def weight_only_gemm_kernel(
             row_ptrs + first_blocks[ahead] * step, inputs - first_blocks[ahead] * BLOCK_K,
             first_scales[ahead] if GROUPS > 1 else None,
             whole_points if GROUPS == 1 or zeros_ptr is None else first_points[ahead], table_ptr, table,
-            FLOAT8, GROUPS, MASK_K, FOLD, SWAP, PLAIN, BASE,
+            FLOAT8, E2M1, GROUPS, MASK_K, FOLD, SWAP, PLAIN, BASE,
         )  # fmt: skip
     # In either place all kernels before this one are finished, on which the next kernel relies.
     if AHEAD == 0:
@@ -176,7 +178,10 @@ def weight_only_gemm_kernel(
     if GROUPS == 1:
         acc *= of_outputs(tl.load(scales_ptr + weight_rows).to(tl.float32), SWAP)
     if factors_ptr is not None:
-        acc *= of_outputs(tl.load(factors_ptr + weight_rows), SWAP)
+        factors = tl.load(factors_ptr + weight_rows)
+        if E2M1:
+            factors *= scaled_e2m1_is_less(DTYPE)
+        acc *= of_outputs(factors, SWAP)
     output_places = of_outputs(tl.arange(0, BLOCK_N), SWAP)
     token_places = tl.arange(0, BLOCK_M)
     token_places = token_places[:, None] if SWAP else token_places[None, :]

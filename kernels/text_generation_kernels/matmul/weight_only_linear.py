@@ -24,8 +24,7 @@ from ..norm.activations import GATED
 from ..runtime.register import register
 from .group_quantisation import BLOCK, PackedMatrix
 from .ladder import launches
-from .w4a16_gemv import w4a16_gemv
-from .weight_only_ladder import W4A16_GEMV, WEIGHT_ONLY, WeightOnlyProblem
+from .weight_only_ladder import WEIGHT_ONLY, WeightOnlyProblem
 
 
 def weight_only_linear_triton(
@@ -48,8 +47,9 @@ def weight_only_linear_triton(
     if perm is not None:
         x = x.index_select(1, perm)
     problem = WeightOnlyProblem.of(x, weight, out)
-    if WEIGHT_ONLY.pick(problem).kernel is W4A16_GEMV:
-        w4a16_gemv(x, weight, bias, out, activation)
+    kernel = WEIGHT_ONLY.pick(problem).kernel
+    if "activation" in kernel.fuses:
+        kernel.launch(x, weight, bias, out, activation)
         return
     result = out if activation is None else out.new_empty(tokens, weight.outputs)
     for choice in launches(WEIGHT_ONLY, problem):

@@ -71,12 +71,12 @@ def spread_pair(pair, SIZE: tl.constexpr):
 
 
 @triton.jit
-def scales_of_groups(values, COUNT: tl.constexpr, POWER: tl.constexpr, dtype: tl.constexpr):
+def scales_of_groups(values, COUNT: tl.constexpr, dtype: tl.constexpr):
     """Scales or zeros [rows, COUNT] of a block to what `of_plane` takes: columns, or with more than 8 groups pairs of
-    columns. int8 are float8, which become 16 bits times 2 ** POWER.
+    columns. int8 are float8, which become 16 bits.
     """
     if values.dtype == tl.int8:
-        return pairs_of_columns(float8_scales(values, POWER, dtype))
+        return pairs_of_columns(float8_scales(values, 0, dtype))
     elif COUNT > 8:
         return pairs_of_columns(values)
     else:

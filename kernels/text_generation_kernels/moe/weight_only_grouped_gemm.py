@@ -16,7 +16,16 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..matmul.code_conversion import eight_bits, float4, load_table, lookups, nibbles, plain_plane
+from ..matmul.code_conversion import (
+    eight_bits,
+    float4,
+    load_table,
+    lookups,
+    nibbles,
+    plain_plane,
+    scaled_e2m1,
+    scaled_e2m1_is_less,
+)
 from ..matmul.group_quantisation import BLOCK, PLANES
 from ..matmul.rows import weight_rows_of
 from ..matmul.weight_only_tiles import of_plane, scales_of_groups
@@ -28,8 +37,6 @@ from .expert_rows import ExpertRows
 
 _SMALLEST_TILE = 8
 """The fewest rows of a matrix instruction's right operand."""
-_LESS = tl.constexpr(8)
-"""By how many powers of two scales of float8 are too large for `float4`, which wants them times 2 ** 126."""
 
 
 @triton.jit
@@ -78,7 +85,8 @@ def weight_only_grouped_gemm_kernel(
     PARTS: tl.constexpr = COUNT // 2 if HALVES else COUNT
     GROUP_K: tl.constexpr = BLOCK_K // PARTS
     DEPTH: tl.constexpr = 32 if FOUR else GROUP_K
-    FACTOR: tl.constexpr = 2.0**126 if FLOAT4 and factors_ptr is None else None
+    # Codes are scaled at once.
+    SCALED: tl.constexpr = FLOAT4 and factors_ptr is not None
     # What a code in registers is above its value where zeros are not given.
     BASE: tl.constexpr = (0 if table_ptr is not None else 1024 if FP16 else 128) if FOUR else -128
     SHIFTED: tl.constexpr = zeros_ptr is not None or (FOUR and table_ptr is None)
@@ -111,7 +119,9 @@ def weight_only_grouped_gemm_kernel(
     for k_block in range(num_blocks):
         if FOUR and not PLAIN:
             words = tl.load(packed_ptrs + tl.arange(0, 32)[None, :], eviction_policy="evict_first")
-            if FLOAT4:
+            if SCALED:
+                planes = scaled_e2m1(words, next_scales, DTYPE)
+            elif FLOAT4:
                 planes = float4(words)
             elif table_ptr is not None:
                 planes = lookups(words, table, FP16)
@@ -121,10 +131,11 @@ def weight_only_grouped_gemm_kernel(
             # Scales of the next block, because Triton does not pipeline these loads.
             row_places += tl.where(k_block + 1 < num_blocks, all_outputs * COUNT, 0)
             following_scales = tl.load(scales_ptr + row_places)
-            scales = scales_of_groups(next_scales, COUNT, 126 - _LESS if FLOAT4 else 0, DTYPE)
+            if not SCALED:
+                scales = scales_of_groups(next_scales, COUNT, DTYPE)
             if zeros_ptr is not None:
                 following_zeros = tl.load(zeros_ptr + row_places)
-                zeros = scales_of_groups(next_zeros, COUNT, 0, DTYPE)
+                zeros = scales_of_groups(next_zeros, COUNT, DTYPE)
         for group in tl.static_range(PARTS):
             partial = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32) if GROUPS > 1 and not FOLD else acc
             for dot in tl.static_range(GROUP_K // DEPTH):
@@ -154,8 +165,8 @@ def weight_only_grouped_gemm_kernel(
                         weight -= (zeros[group] + BASE).to(DTYPE)[:, None]
                     else:
                         weight -= whole_zero.to(DTYPE)[:, None]
-                if FLOAT4 or (FOLD and GROUPS > 1):
-                    weight *= of_plane(scales, group, HALVES, FACTOR, DTYPE)
+                if not SCALED and (FLOAT4 or (FOLD and GROUPS > 1)):
+                    weight *= of_plane(scales, group, HALVES, 2.0**126 if FLOAT4 else None, DTYPE)
                 partial = tl.dot(weight, x.T, partial)
             if GROUPS > 1 and not FOLD:
                 acc += partial * scales[group][:, None]
@@ -173,7 +184,7 @@ def weight_only_grouped_gemm_kernel(
         acc *= tl.load(scales_ptr + all_rows).to(tl.float32)[:, None]
     if factors_ptr is not None:
         factors = tl.load(factors_ptr + all_rows)
-        acc *= (factors * 2.0**_LESS if FLOAT4 else factors)[:, None]
+        acc *= (factors * scaled_e2m1_is_less(DTYPE) if SCALED else factors)[:, None]
     store_rows(
         tl.trans(acc), expert, block, members, own, here, weight_rows, bias_ptr, row_weights_ptr, delta_ptr, out_ptr,
         outputs, ACTIVATION, BLOCK_M, BLOCK_N,
@@ -193,8 +204,8 @@ def weight_only_grouped_gemm(
     num = rows.ids.numel() if tiles is None else tiles.shape[0]
     float8 = packed.is_floating_point()
     plain = not x.is_cuda or torch.version.cuda is None
-    # In float16 a code's copies would overlap: the table looks it up.
-    is_float4 = matrix.e2m1 and x.dtype == torch.bfloat16 and not plain
+    # In float16 only codes with scales of float8 are converted without the table.
+    is_float4 = matrix.e2m1 and (x.dtype == torch.bfloat16 or matrix.factors is not None) and not plain
     scales = matrix.scales if matrix.factors is None or matrix.scales is None else matrix.scales.view(torch.int8)
     _launch(
         (num * triton.cdiv(outputs, config["BLOCK_N"]),),

@@ -1,15 +1,15 @@
 """The Triton kernels as they serve: through the dispatcher, on the device."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
 
 import text_generation_kernels as kernels
+from text_generation_kernels.matmul import nvfp4_gemv
+from text_generation_kernels.matmul.nvfp4_small_hopper import nvfp4_small_hopper
 from text_generation_kernels.matmul.w4a16_small_hopper import w4a16_small_hopper
 from text_generation_kernels.runtime.device import is_hopper
-from text_generation_server.layers.weights import Activations
+from text_generation_server.layers.weights import Activations, mxfp4
 from text_generation_server.layers.weights.weight_only import WeightOnlyLinear
 
 pytestmark = pytest.mark.gpu
@@ -31,6 +31,16 @@ def _weight(kind: str, outputs: int, inputs: int, group_size: int) -> kernels.Pa
     zeros = kernels.pack_scales(points, inputs, group_size)[0] if "zeros" in kind else None
     table = torch.randn(16, device="cuda") if kind == "table" else None
     return kernels.PackedMatrix(packed, scales, zeros, table, size)
+
+
+def _nvfp4(outputs: int, inputs: int) -> kernels.PackedMatrix:
+    """Random codes, with scales of every size: also 0 and those without a leading one."""
+    weight = _weight("symmetric", outputs, inputs, 16)
+    scales = torch.rand(weight.scales.shape, device="cuda").mul_(20).exp2_().div_(2**11).clamp_(max=448)
+    scales[:, ::7, ::3] = 0
+    factors = (torch.rand(outputs, device="cuda") + 0.5) / 2**12
+    table = mxfp4.table(torch.device("cuda"))
+    return kernels.PackedMatrix(weight.packed, scales.to(torch.float8_e4m3fn), None, table, 16, factors)
 
 
 def _check(weight: kernels.PackedMatrix, x: Tensor, outputs: int, extra: bool) -> None:
@@ -79,11 +89,12 @@ def test_few_tokens_by_the_kernel_of_hopper_cards(outputs: int, inputs: int, tok
     assert around.isnan().all()
 
 
-@pytest.mark.parametrize("kind", ["symmetric", "zeros", "float8"])
-def test_the_activation_of_a_single_token(kind: str) -> None:
-    weight = _weight(kind, 2048, 4096, 128)
-    x = torch.randn(1, 4096, device="cuda").bfloat16()
-    product, out = torch.empty(1, 2048, device="cuda").bfloat16(), torch.empty(1, 1024, device="cuda").bfloat16()
+@pytest.mark.parametrize("inputs", [4096, 1300])
+@pytest.mark.parametrize("kind", ["symmetric", "zeros", "float8", "nvfp4"])
+def test_the_activation_of_a_single_token(kind: str, inputs: int) -> None:
+    weight = _nvfp4(2044, inputs) if kind == "nvfp4" else _weight(kind, 2044, inputs, 128)
+    x = torch.randn(1, inputs, device="cuda").bfloat16()
+    product, out = torch.empty(1, 2044, device="cuda").bfloat16(), torch.empty(1, 1022, device="cuda").bfloat16()
     expected = torch.empty_like(out)
     kernels.weight_only_linear(x, weight, None, None, product)
     kernels.act_and_mul(product, "silu", expected)
@@ -93,13 +104,63 @@ def test_the_activation_of_a_single_token(kind: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
-def test_float8_scales_of_groups_of_16(outputs: int, inputs: int, dtype: torch.dtype) -> None:
-    """NVFP4."""
-    weight = _weight("table", outputs, inputs, 16)
-    scales, factors = (64 * weight.scales).to(torch.float8_e4m3fn), torch.rand(outputs, device="cuda") / 64
-    weight = replace(weight, scales=scales, factors=factors)
-    for tokens in (1, 9, 33, 150, 600):
-        _check(weight, torch.randn(tokens, inputs, device="cuda").to(dtype), outputs, extra=tokens == 9)
+def test_nvfp4(outputs: int, inputs: int, dtype: torch.dtype) -> None:
+    weight = _nvfp4(outputs, inputs)
+    for tokens in (1, 9, 17, 33, 150, 600):
+        _check(weight, torch.randn(tokens, inputs, device="cuda").to(dtype), outputs, extra=tokens in (1, 9))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [1e-30, 1e-6, 1.0, 1e3, 1e30])
+def test_a_token_of_any_size_by_nvfp4(size: float, dtype: torch.dtype) -> None:
+    if dtype == torch.float16 and not 1e-4 < size < 1e2:
+        pytest.skip("float16 does not hold them")
+    weight = _nvfp4(300, 4096)
+    # Some inputs of a block are a thousandth of others.
+    x = torch.randn(1, 4096, device="cuda") * 10 ** torch.randn(1, 4096, device="cuda") * size
+    _check(weight, x.to(dtype), 300, extra=False)
+
+
+@pytest.mark.parametrize(("rows", "ahead", "warps"), [(16, 1, 4), (32, 2, 8), (32, 1, 4), (16, 3, 2), (16, 4, 4)])
+@pytest.mark.parametrize(("outputs", "inputs"), [(1000, 4096), (50, 2600)])
+def test_launch_settings_of_a_token_by_nvfp4(
+    outputs: int, inputs: int, rows: int, ahead: int, warps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = -(-inputs // (warps * 256))
+    config = {"BLOCK_N": rows, "AHEAD": min(ahead, steps), "STEPS": steps, "num_warps": warps, "maxnreg": 255}
+    monkeypatch.setattr(nvfp4_gemv, "nvfp4_blocks", lambda *_: config)
+    _check(_nvfp4(outputs, inputs), torch.randn(1, inputs, device="cuda").bfloat16(), outputs, extra=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("rows", "warps"), [(16, 8), (32, 4), (64, 8)])
+@pytest.mark.parametrize(("tokens", "block"), [(2, 8), (8, 8), (13, 16), (32, 32)])
+@pytest.mark.parametrize(("outputs", "inputs"), [(1000, 4096), (50, 2600)])
+def test_launch_settings_of_few_tokens_by_nvfp4(
+    outputs: int, inputs: int, tokens: int, block: int, rows: int, warps: int, dtype: torch.dtype
+) -> None:
+    weight = _nvfp4(outputs, inputs)
+    x = torch.randn(tokens, inputs, device="cuda").to(dtype)
+    # Rows of other tensors stand in front and behind, and must not count.
+    out = torch.full((tokens + 2, outputs + 8), float("nan"), device="cuda", dtype=dtype)
+    config = {"BLOCK_M": block, "BLOCK_N": rows, "num_warps": warps, "maxnreg": 255}
+    nvfp4_small_hopper(x, weight, None, out[1:-1, :outputs], config)
+    expected = x.double() @ weight.values(inputs).double().t()
+    bound = 5e-3 if dtype == torch.bfloat16 else 1e-3
+    assert (out[1:-1, :outputs].double() - expected).norm() <= bound * expected.norm()
+    around = torch.cat((out[0], out[-1], out[:, outputs:].flatten()))
+    assert around.isnan().all()
+
+
+def test_a_token_of_zeros_and_one_that_is_not_finite_by_nvfp4() -> None:
+    weight = _nvfp4(300, 4096)
+    x, out = torch.zeros(1, 4096, device="cuda").bfloat16(), torch.ones(1, 300, device="cuda").bfloat16()
+    kernels.weight_only_linear(x, weight, None, None, out)
+    assert not out.any()
+    for bad in (float("nan"), float("inf")):
+        x[0, 3000] = bad
+        kernels.weight_only_linear(x, weight, None, None, out)
+        assert not out.isfinite().any()
 
 
 @pytest.mark.parametrize("group_size", [16, 32, 64, 0, 48, 256])

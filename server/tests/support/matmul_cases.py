@@ -72,6 +72,10 @@ def matrices(outputs: int, inputs: int) -> Iterator[tuple[str, Linear]]:
     table = _weight_only(outputs, inputs, 4, 64)
     table.table = torch.empty(16)
     yield "w4 table g64", table
+    nvfp4 = _weight_only(outputs, inputs, 4, 16)
+    scales = nvfp4.weight.scales.to(_FP8)
+    nvfp4.weight = replace(nvfp4.weight, scales=scales, table=torch.empty(16), factors=torch.empty(outputs))
+    yield "nvfp4", nvfp4
     yield "w8 g128", _weight_only(outputs, inputs, 8, 128)
     yield "w8 rows", _weight_only(outputs, inputs, 8, 0)
     yield "w8 float8 g32", _weight_only(outputs, inputs, 8, 32, True)

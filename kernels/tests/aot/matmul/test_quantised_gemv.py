@@ -1,4 +1,4 @@
-"""Production variants of the W8A8 and W4A16 GEMVs compile, without a GPU."""
+"""Production variants of the W8A8, W4A16 and NVFP4 GEMVs compile, without a GPU."""
 
 import re
 
@@ -7,6 +7,7 @@ import torch
 from kernel_support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
+from text_generation_kernels.matmul.nvfp4_gemv import nvfp4_blocks, nvfp4_gemv_kernel
 from text_generation_kernels.matmul.w4a16_gemv import w4a16_blocks, w4a16_gemv_kernel
 from text_generation_kernels.matmul.w8a8_gemv import MOST_QUANTISED, w8a8_blocks, w8a8_gemv_kernel
 
@@ -43,6 +44,20 @@ def _groups(
     constants |= {"STEPS": -(-words // config["BLOCK_W"]), "MASK": words % config["BLOCK_W"] != 0}
     constants |= {name: config[name] for name in ("BLOCK_N", "BLOCK_W")}
     return compile_offline(w4a16_gemv_kernel, types, constants, config["num_warps"], target=target)
+
+
+def _nvfp4(
+    inputs: int, dtype: str = "bf16", gated: bool = False, biased: bool = False, outputs: int = 4096
+) -> Compiled:
+    config = nvfp4_blocks(outputs, inputs)
+    types = {"packed_ptr": "*i32", "scales_ptr": "*i32", "factors_ptr": "*fp32"}
+    types |= dict.fromkeys(("x_ptr", "out_ptr", *(["bias_ptr"] if biased else [])), f"*{dtype}")
+    types |= dict.fromkeys(("inputs", "outputs", "stride_packed_output"), "i32")
+    constants = {"ACTIVATION": "silu" if gated else None, "MASK": inputs % (256 * config["num_warps"]) != 0}
+    constants |= {} if biased else {"bias_ptr": None}
+    constants |= {name: config[name] for name in ("BLOCK_N", "AHEAD", "STEPS")}
+    registers, num_warps = config["maxnreg"], config["num_warps"]
+    return compile_offline(nvfp4_gemv_kernel, types, constants, num_warps, max_registers=registers)
 
 
 def _prefetched_before_the_wait(compiled: Compiled) -> int:
@@ -91,6 +106,28 @@ def test_codes_with_a_gate_take_half_a_multiply_instruction_each(fp16: bool) -> 
     compiled = _groups(4096, with_zeros=False, fp16=fp16, gated=True)
     compiled.check()
     assert compiled.count("IDP") == 512 // 2
+
+
+@pytest.mark.parametrize("inputs", [256, 4096, 8192, 7168, 14336, 1000])
+@pytest.mark.parametrize(("dtype", "gated", "biased"), [("bf16", True, False), ("fp16", False, True)])
+def test_codes_of_nvfp4_are_prefetched_and_nothing_spills(inputs: int, dtype: str, gated: bool, biased: bool) -> None:
+    for outputs in (4096, 28672):
+        compiled = _nvfp4(inputs, dtype, gated, biased, outputs)
+        compiled.check()
+        # Rows of 32 words by a warp, in each of at most two blocks.
+        rows, blocks = nvfp4_blocks(outputs, inputs)["BLOCK_N"], 1 if inputs <= 2048 else 2
+        assert _prefetched_before_the_wait(compiled) == 4 * rows * blocks
+
+
+@pytest.mark.parametrize(("rows", "outputs"), [(16, 4096), (32, 28672)])
+def test_codes_of_nvfp4_take_few_instructions_and_no_shared_memory_but_for_the_last_sums(
+    rows: int, outputs: int
+) -> None:
+    compiled = _nvfp4(4096, outputs=outputs)
+    assert compiled.count("HMMA") == 2 * rows
+    assert compiled.shared_bytes <= 8 * rows * 4
+    # 16 codes of each row are of one thread, with what each thread block does once.
+    assert len(compiled.sass.splitlines()) <= 3.4 * 16 * rows
 
 
 @pytest.mark.parametrize("capability", [80, 86, 89])

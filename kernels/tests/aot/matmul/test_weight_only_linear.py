@@ -9,6 +9,7 @@ from kernel_support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
 from text_generation_kernels.matmul.dequantise import dequantise_kernel
+from text_generation_kernels.matmul.nvfp4_small_hopper import nvfp4_small_hopper_kernel
 from text_generation_kernels.matmul.w4a16_large_hopper import w4a16_large_hopper_kernel
 from text_generation_kernels.matmul.w4a16_small_hopper import w4a16_small_hopper_kernel
 from text_generation_kernels.matmul.weight_only_gemm import weight_only_gemm_kernel
@@ -22,6 +23,17 @@ _FEW = sorted(
         (entry["config"]["BLOCK_M"], entry["config"]["num_stages"])
         for entry in json.loads(
             (resources.files("text_generation_kernels") / "tuned" / "w4a16_small_hopper.json").read_text(
+                encoding="utf-8"
+            )
+        )
+        if "config" in entry
+    }
+)
+_NVFP4 = sorted(
+    {
+        tuple(entry["config"].values())
+        for entry in json.loads(
+            (resources.files("text_generation_kernels") / "tuned" / "nvfp4_small_hopper.json").read_text(
                 encoding="utf-8"
             )
         )
@@ -102,6 +114,15 @@ def test_kinds_of_four_bits(kind: str, dtype: str, groups: int) -> None:
     _compile(variant, kind, dtype, groups).check_shared()
 
 
+@pytest.mark.parametrize("variant", _variants(227, 4), ids=str)
+def test_codes_of_nvfp4_are_scaled_in_registers(variant: Variant) -> None:
+    compiled = _compile(variant, "nvfp4", groups=16)
+    compiled.check()
+    # One for each pair of codes, and few for the scales; of codes that are prefetched as well.
+    _, _, block_n, _, _, ahead, num_warps, *_ = variant
+    assert compiled.count("PRMT") <= 1.2 * (1 + ahead) * 256 * block_n / (32 * num_warps)
+
+
 @pytest.mark.parametrize(("outputs", "inputs"), [(28672, 4096), (4096, 14336)])
 def test_looked_up_codes_of_few_tokens_leave_room_for_another_thread_block(outputs: int, inputs: int) -> None:
     sizes = {"bits": 4, "outputs": outputs, "inputs": inputs, "tokens": 16}
@@ -122,14 +143,17 @@ def test_kinds_of_eight_bits(kind: str) -> None:
     ("capability", "variant", "kind"),
     [
         (80, max(_variants(227, 4)), "zeros"),
+        (80, max(_variants(227, 4)), "nvfp4"),
         (80, max(_variants(227, 8)), "float8"),
         (86, min(_variants(99, 4)), "table"),
+        (89, max(_variants(99, 4)), "nvfp4"),
         (86, max(_variants(99, 4)), "zeros"),
         (89, max(_variants(99, 8)), "float8"),
     ],
 )
 def test_cards_with_less_shared_memory(capability: int, variant: Variant, kind: str) -> None:
-    _compile(variant, kind, target=GPUTarget("cuda", capability, 32)).check_shared()
+    groups = 16 if kind == "nvfp4" else 2
+    _compile(variant, kind, groups=groups, target=GPUTarget("cuda", capability, 32)).check_shared()
 
 
 @pytest.mark.parametrize(("kind", "capability"), [*((kind, 90) for kind in KINDS), ("float8", 80)])
@@ -159,6 +183,28 @@ def test_few_tokens(block_m: int, num_stages: int, kind: str, dtype: str) -> Non
     assert compiled.count("BAR.SYNC") < 16
     # Weights are dequantised while matrix instructions run.
     assert "WARPGROUP.DEPBAR.LE gsb0, 0x1" in compiled.sass
+
+
+@pytest.mark.parametrize(("dtype", "inputs"), [("bf16", 4096), ("fp16", 1000)])
+@pytest.mark.parametrize(("block_m", "block_n", "num_warps", "registers"), _NVFP4)
+def test_few_tokens_by_nvfp4(
+    block_m: int, block_n: int, num_warps: int, registers: int, dtype: str, inputs: int
+) -> None:
+    names = ("inputs", "outputs", "stride_x_token", "stride_packed_output", "stride_out_token", "tokens")
+    types = dict.fromkeys(("x_ptr", "out_ptr", "bias_ptr"), f"*{dtype}") | dict.fromkeys(names, "i32")
+    types |= {"packed_ptr": "*i32", "scales_ptr": "*i32", "factors_ptr": "*fp32"}
+    steps = -(-inputs // (256 * num_warps))
+    constants = {"BLOCK_M": block_m, "BLOCK_N": block_n, "STEPS": steps, "MASK": inputs % (256 * num_warps) != 0}
+    compiled = compile_offline(nvfp4_small_hopper_kernel, types, constants, num_warps, max_registers=registers)
+    # Two thread blocks on an SM are worth a few.
+    compiled.check(max_spills=8)
+    # Of each block 16 inputs by 16 rows and 8 tokens at a time: the last one's, and the others' in a loop.
+    instructions = 16 * block_n // 16 * block_m // 8
+    assert compiled.count("HMMA") == instructions * min(steps, 2)
+    before, _ = compiled.sass.split("ACQBULK")
+    assert before.count("LDG.E.EF.128") == block_n // 4
+    # Sums of warps are added at the end: nothing else goes through shared memory.
+    assert compiled.count("BAR.SYNC") <= 8
 
 
 @pytest.mark.parametrize("block_m", [128, 256])

@@ -4,10 +4,11 @@
 import pytest
 import torch
 
+from text_generation_kernels import PackedMatrix
 from text_generation_kernels.matmul.bf16_ladder import BF16, Bf16Problem
 from text_generation_kernels.matmul.ladder import Ladder
 from text_generation_kernels.matmul.w8a8_ladder import W8A8
-from text_generation_kernels.matmul.weight_only_ladder import WEIGHT_ONLY
+from text_generation_kernels.matmul.weight_only_ladder import WEIGHT_ONLY, WeightOnlyProblem
 from text_generation_kernels.moe.experts_ladder import EXPERTS
 from text_generation_kernels.moe.mixture_ladder import MIXTURE
 from text_generation_kernels.runtime.device import CARDS, card_of, meta_device_is
@@ -33,6 +34,29 @@ def test_refusals_are_those_of_the_kernels_before_the_choice() -> None:
     refusals = list(BF16.refusals(problem))
     assert [name for name, _ in refusals] == names[: names.index(BF16.pick(problem).kernel.name)]
     assert refusals[0] == ("bf16_gemv", "it computes a single token")
+
+
+@pytest.mark.parametrize(
+    ("card", "tokens", "kernel"),
+    [
+        ("h200", 1, "nvfp4_gemv"),
+        ("h200", 2, "nvfp4_small_hopper"),
+        ("h200", 33, "weight_only_gemm"),
+        ("a100", 1, "weight_only_gemm"),
+    ],
+)
+def test_few_tokens_by_nvfp4_have_kernels_of_their_own(card: str, tokens: int, kernel: str) -> None:
+    meta = torch.device("meta")
+    with meta_device_is(CARDS[card]):
+        x, out = (torch.empty(tokens, size, dtype=torch.bfloat16, device=meta) for size in (4096, 6144))
+        codes = torch.empty(6144, 4096 // 8, dtype=torch.int32, device=meta)
+        scales = torch.empty(16, 6144, 16, dtype=torch.float8_e4m3fn, device=meta)
+        table, factors = torch.empty(16, device=meta), torch.empty(6144, device=meta)
+        nvfp4 = PackedMatrix(codes, scales, None, table, 16, factors)
+        assert WEIGHT_ONLY.pick(WeightOnlyProblem.of(x, nvfp4, out)).kernel.name == kernel
+        # Other tables, and scales, are not read by it.
+        other = PackedMatrix(codes, scales.bfloat16(), None, table, 16)
+        assert WEIGHT_ONLY.pick(WeightOnlyProblem.of(x, other, out)).kernel.name == "weight_only_gemm"
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ def read(shard: MatrixShard) -> Groups:
     stored = shard.read("weight_scale", (outputs, span.count), types, shard.rows, span.cut).contiguous()
     value, divides = _of_matrix(shard)
     scales = shard.finite("weight_scale", stored.float() / value if divides else stored.float() * value)
+    if bool((scales < 0).any()):
+        raise shard.error("weight_scale", "holds scales below 0, and the sign is that of a code")
     factors = (1 / value if divides else value).expand(len(stored)).contiguous()
     return Groups(
         codes,
