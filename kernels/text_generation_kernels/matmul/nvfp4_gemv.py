@@ -43,10 +43,12 @@ _SCALES = gl.constexpr(
         for part in range(2)
     )
 )
-_WARPS, _AHEAD = 8, 2
-"""Of a thread block, and how many blocks each of them prefetches at most."""
-_LARGE = 16384
-"""From so many outputs on thread blocks have 32 instead of 16, where rows are prefetched whole."""
+_ROWS = 16
+"""Outputs of a thread block."""
+_WHOLE = 4096
+"""Rows of so many inputs are prefetched whole: four warps have four blocks each. Of longer ones eight warps prefetch
+two blocks each, and go on in a loop.
+"""
 
 
 @gluon.jit
@@ -233,19 +235,16 @@ def nvfp4_gemv_kernel(
 _launch = Launcher(nvfp4_gemv_kernel, writes=("out",), reads_early=("packed", "scales"), dependents="after the wait")
 
 
-def nvfp4_blocks(outputs: int, inputs: int) -> dict[str, int]:
-    """Launch settings of `nvfp4_gemv`: three thread blocks fit on an SM, or two of twice as many rows or in a loop."""
-    steps = -(-inputs // (_WARPS * BLOCK))
-    whole = steps <= _AHEAD
-    block_n = 32 if whole and outputs >= _LARGE else 16
-    registers = 80 if whole and block_n == 16 else 128
-    ahead = min(_AHEAD, steps)
-    return {"BLOCK_N": block_n, "AHEAD": ahead, "STEPS": steps, "num_warps": _WARPS, "maxnreg": registers}
+def nvfp4_blocks(inputs: int) -> dict[str, int]:
+    """Launch settings of `nvfp4_gemv`."""
+    warps, most = (4, 4) if inputs <= _WHOLE else (8, 2)
+    steps = -(-inputs // (warps * BLOCK))
+    return {"BLOCK_N": _ROWS, "AHEAD": min(most, steps), "STEPS": steps, "num_warps": warps, "maxnreg": 128}
 
 
 def nvfp4_gemv(x: Tensor, weight: PackedMatrix, bias: Tensor | None, out: Tensor, activation: str | None) -> None:
     """Launches the GEMV: shapes as of `weight_only_linear`."""
-    launch_nvfp4_gemv(x, weight, bias, out, activation, nvfp4_blocks(weight.outputs, x.shape[1]))
+    launch_nvfp4_gemv(x, weight, bias, out, activation, nvfp4_blocks(x.shape[1]))
 
 
 def launch_nvfp4_gemv(

@@ -1,4 +1,4 @@
-"""NVFP4 GEMM of 2 to 32 tokens on Hopper (compute capability 9.0; Gluon): codes of e2m1, float8 scales of 16 inputs.
+"""NVFP4 GEMM of 2 to 8 tokens on Hopper (compute capability 9.0; Gluon): codes of e2m1, float8 scales of 16 inputs.
 
 The formula and layouts are those of `weight_only_linear`, which calls it. As in `nvfp4_gemv.py` each warp has blocks of
 256 inputs of its own, all threads load what their matrix instructions take, and the first codes are prefetched before

@@ -46,10 +46,8 @@ def _groups(
     return compile_offline(w4a16_gemv_kernel, types, constants, config["num_warps"], target=target)
 
 
-def _nvfp4(
-    inputs: int, dtype: str = "bf16", gated: bool = False, biased: bool = False, outputs: int = 4096
-) -> Compiled:
-    config = nvfp4_blocks(outputs, inputs)
+def _nvfp4(inputs: int, dtype: str = "bf16", gated: bool = False, biased: bool = False) -> Compiled:
+    config = nvfp4_blocks(inputs)
     types = {"packed_ptr": "*i32", "scales_ptr": "*i32", "factors_ptr": "*fp32"}
     types |= dict.fromkeys(("x_ptr", "out_ptr", *(["bias_ptr"] if biased else [])), f"*{dtype}")
     types |= dict.fromkeys(("inputs", "outputs", "stride_packed_output"), "i32")
@@ -111,23 +109,20 @@ def test_codes_with_a_gate_take_half_a_multiply_instruction_each(fp16: bool) -> 
 @pytest.mark.parametrize("inputs", [256, 4096, 8192, 7168, 14336, 1000])
 @pytest.mark.parametrize(("dtype", "gated", "biased"), [("bf16", True, False), ("fp16", False, True)])
 def test_codes_of_nvfp4_are_prefetched_and_nothing_spills(inputs: int, dtype: str, gated: bool, biased: bool) -> None:
-    for outputs in (4096, 28672):
-        compiled = _nvfp4(inputs, dtype, gated, biased, outputs)
-        compiled.check()
-        # Rows of 32 words by a warp, in each of at most two blocks.
-        rows, blocks = nvfp4_blocks(outputs, inputs)["BLOCK_N"], 1 if inputs <= 2048 else 2
-        assert _prefetched_before_the_wait(compiled) == 4 * rows * blocks
+    compiled, config = _nvfp4(inputs, dtype, gated, biased), nvfp4_blocks(inputs)
+    compiled.check()
+    # Rows of 32 words by a warp, in each of its blocks.
+    assert _prefetched_before_the_wait(compiled) == 4 * config["BLOCK_N"] * config["AHEAD"]
 
 
-@pytest.mark.parametrize(("rows", "outputs"), [(16, 4096), (32, 28672)])
-def test_codes_of_nvfp4_take_few_instructions_and_no_shared_memory_but_for_the_last_sums(
-    rows: int, outputs: int
-) -> None:
-    compiled = _nvfp4(4096, outputs=outputs)
-    assert compiled.count("HMMA") == 2 * rows
-    assert compiled.shared_bytes <= 8 * rows * 4
-    # 16 codes of each row are of one thread, with what each thread block does once.
-    assert len(compiled.sass.splitlines()) <= 3.4 * 16 * rows
+@pytest.mark.parametrize("inputs", [2048, 4096])
+def test_codes_of_nvfp4_take_few_instructions_and_no_shared_memory_but_for_the_last_sums(inputs: int) -> None:
+    compiled, config = _nvfp4(inputs), nvfp4_blocks(inputs)
+    rows, blocks = config["BLOCK_N"], config["STEPS"]
+    assert compiled.count("HMMA") == rows * blocks
+    assert compiled.shared_bytes <= config["num_warps"] * rows * 4
+    # 8 codes of each row and block are of one thread, with what each thread block does once.
+    assert len(compiled.sass.splitlines()) <= 3.4 * 8 * rows * blocks
 
 
 @pytest.mark.parametrize("capability", [80, 86, 89])

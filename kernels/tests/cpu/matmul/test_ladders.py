@@ -48,10 +48,10 @@ def test_refusals_are_those_of_the_kernels_before_the_choice() -> None:
 def test_few_tokens_by_nvfp4_have_kernels_of_their_own(card: str, tokens: int, kernel: str) -> None:
     meta = torch.device("meta")
     with meta_device_is(CARDS[card]):
-        x, out = (torch.empty(tokens, size, dtype=torch.bfloat16, device=meta) for size in (4096, 6144))
-        codes = torch.empty(6144, 4096 // 8, dtype=torch.int32, device=meta)
-        scales = torch.empty(16, 6144, 16, dtype=torch.float8_e4m3fn, device=meta)
-        table, factors = torch.empty(16, device=meta), torch.empty(6144, device=meta)
+        x, out = (torch.empty(tokens, size, dtype=torch.bfloat16, device=meta) for size in (4096, 4096))
+        codes = torch.empty(4096, 4096 // 8, dtype=torch.int32, device=meta)
+        scales = torch.empty(16, 4096, 16, dtype=torch.float8_e4m3fn, device=meta)
+        table, factors = torch.empty(16, device=meta), torch.empty(4096, device=meta)
         nvfp4 = PackedMatrix(codes, scales, None, table, 16, factors)
         assert WEIGHT_ONLY.pick(WeightOnlyProblem.of(x, nvfp4, out)).kernel.name == kernel
         # Other tables, and scales, are not read by it.
