@@ -266,6 +266,7 @@ impl From<v1::WindowCost> for WindowCost {
             width: cost.width,
             rows: cost.rows,
             times_ms: cost.times_ms,
+            context_ns: cost.context_ns,
         }
     }
 }

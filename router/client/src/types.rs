@@ -180,6 +180,8 @@ pub struct WindowCost {
     pub rows: Vec<u32>,
     /// One for each of `rows`.
     pub times_ms: Vec<f32>,
+    /// Of each position that they attend to.
+    pub context_ns: f32,
 }
 
 /// What warm-up brought.

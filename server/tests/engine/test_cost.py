@@ -124,7 +124,9 @@ def test_timed_windows_are_within_the_limits(limits: ServingLimits) -> None:
 
 def test_windows_cost_what_their_steps_take() -> None:
     samples = [Sample(Shape(decodes=rows, width=width), 2.0 * width + rows) for width in (1, 2) for rows in (1, 8)]
-    assert window_costs(samples) == [WindowCost(1, [1, 8], [3.0, 10.0]), WindowCost(2, [1, 8], [5.0, 12.0])]
+    samples.append(Sample(Shape(decodes=8, context=1002, width=2), 14.0))
+    expected = [WindowCost(1, [1, 8], [3.0, 10.0], 0.0), WindowCost(2, [1, 8], [5.0, 12.0], pytest.approx(250.0))]
+    assert window_costs(samples) == expected
 
 
 @torch.inference_mode()

@@ -31,6 +31,8 @@ from .widths import MAX_WINDOW_TOKENS
 _DECODES = (1, 8, 32, 64, 128, 256, 512)
 _CHUNKS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _WINDOWS = (1, 8, 64, 256)
+_SEVERAL = 64
+"""At most so many decodes share a long context."""
 _ALWAYS = 3
 """Steps that are timed however long they take: one decode and two chunks, which give a straight line."""
 _LONG_CONTEXT = 16_384
@@ -83,31 +85,41 @@ def shapes(limits: ServingLimits, max_batch_prefill_tokens: int) -> list[Shape]:
     middle = min(largest, 512)
     if (prefix := min(_LONG_CONTEXT, limits.max_input_tokens - middle, longest - middle)) > middle:
         more.append(Shape(chunk=middle, prefix=prefix))
-    several = max(shape.decodes for shape in decodes if shape.decodes <= 64)
+    several = max(shape.decodes for shape in decodes if shape.decodes <= _SEVERAL)
     if (context := min(_LONG_CONTEXT // several, longest, pool // several)) > 2:
         more.append(Shape(decodes=several, context=context))
     return decodes[:1] + chunks[:2] + sorted(more, key=lambda shape: (shape.tokens, shape.pairs + shape.attended))
 
 
 def window_shapes(limits: ServingLimits, widths: Sequence[int]) -> list[Shape]:
-    """Returns steps of few and of many windows of each width, and of single tokens. None where slots are too few."""
+    """Returns steps of few and of many windows of each width, and of single tokens, and one over a long context. None
+    where slots are too few.
+    """
     found: list[Shape] = []
+    pool = limits.max_batch_total_tokens
     for width in (1, *widths):
-        longest = 2 + width
-        rows = min(limits.max_batch_size, limits.max_batch_total_tokens // longest, MAX_WINDOW_TOKENS // width)
-        if longest <= limits.max_total_tokens:
-            found += [Shape(decodes=n, width=width) for n in _up_to(_WINDOWS, rows)]
+        least = 1 + width
+        rows = min(limits.max_batch_size, pool // (least + 1), MAX_WINDOW_TOKENS // width)
+        if least >= limits.max_total_tokens:
+            continue
+        found += [Shape(decodes=n, width=width) for n in _up_to(_WINDOWS, rows)]
+        several = min(rows, _SEVERAL)
+        longest = min(limits.max_total_tokens, pool // several) - width
+        if (context := min(_LONG_CONTEXT // several, longest)) > Shape.context:
+            found.append(Shape(decodes=several, context=context, width=width))
     return found
 
 
 def window_costs(samples: Sequence[Sample]) -> list[WindowCost]:
     """Returns the times of each width."""
-    widths = sorted({each.shape.width for each in samples})
-    of_widths = ([each for each in samples if each.shape.width == width] for width in widths)
-    return [
-        WindowCost(width, [each.shape.decodes for each in own], [each.ms for each in own])
-        for width, own in zip(widths, of_widths, strict=True)
-    ]
+    found: list[WindowCost] = []
+    for width in sorted({each.shape.width for each in samples}):
+        own = [each for each in samples if each.shape.width == width]
+        short = [each for each in own if each.shape.context == Shape.context]
+        context_ns = _slope(own, lambda s: s.attended, lambda s: (s.decodes, 0, 0))
+        rows, times = [each.shape.decodes for each in short], [each.ms for each in short]
+        found.append(WindowCost(width, rows, times, context_ns))
+    return found
 
 
 def _up_to(sizes: Iterable[int], largest: int) -> list[int]:

@@ -320,11 +320,14 @@ class ServingLimits:
 
 @dataclass(frozen=True, slots=True)
 class WindowCost:
-    """The times of steps in which so many `rows`, ascending, decode alone, each in a window of `width` tokens."""
+    """The times of steps in which so many `rows`, ascending, decode alone, each in a window of `width` tokens, and what
+    each position adds that they attend to.
+    """
 
     width: int
     rows: Sequence[int]
     times_ms: Sequence[float]
+    context_ns: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,10 @@ def warmup_result_to_pb(result: r.WarmupResult) -> pb.WarmupResponse:
             times_ms=cost.times_ms,
             pair_ns=cost.pair_ns,
             context_ns=cost.context_ns,
-            windows=[pb.WindowCost(width=each.width, rows=each.rows, times_ms=each.times_ms) for each in cost.windows],
+            windows=[
+                pb.WindowCost(width=each.width, rows=each.rows, times_ms=each.times_ms, context_ns=each.context_ns)
+                for each in cost.windows
+            ],
         ),
         graph_tokens=result.graph_tokens,
         max_masks=result.max_masks,

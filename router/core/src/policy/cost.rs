@@ -81,8 +81,8 @@ impl StepShape {
 pub struct StepCost {
     /// Of a step by its number of tokens.
     times: Times,
-    /// Of decodes alone by the number of requests, where each computes so many tokens. Empty: nothing was measured.
-    windows: Vec<(u32, Times)>,
+    /// Of decodes alone, where each computes a window of several tokens, or one. Empty: nothing was measured.
+    windows: Vec<WindowTimes>,
     /// Nanoseconds for each pair of [`StepShape::pairs`].
     pair_ns: f32,
     /// Nanoseconds for each position of [`StepShape::context`].
@@ -93,11 +93,25 @@ pub struct StepCost {
     correction: f64,
 }
 
+/// Of decodes alone, each of which computes a window of `width` tokens.
+#[derive(Debug, Clone, PartialEq)]
+struct WindowTimes {
+    width: u32,
+    /// By the number of requests.
+    times: Times,
+    /// Nanoseconds for each position of [`StepShape::context`].
+    context_ns: f32,
+}
+
 /// What steps cost, as warm-up measured it.
 impl From<&MeasuredCost> for StepCost {
     fn from(measured: &MeasuredCost) -> Self {
         let windows = measured.windows.iter();
-        let windows = windows.map(|each| (each.width, Times::new(&each.rows, &each.times_ms)));
+        let windows = windows.map(|each| WindowTimes {
+            width: each.width,
+            times: Times::new(&each.rows, &each.times_ms),
+            context_ns: non_negative(each.context_ns),
+        });
         Self {
             windows: windows.collect(),
             ..Self::new(
@@ -125,8 +139,8 @@ impl StepCost {
         Self {
             times: Times::new(tokens, times_ms),
             windows: Vec::new(),
-            pair_ns: if usable(pair_ns) { pair_ns } else { 0.0 },
-            context_ns: if usable(context_ns) { context_ns } else { 0.0 },
+            pair_ns: non_negative(pair_ns),
+            context_ns: non_negative(context_ns),
             graph_tokens,
             correction: 1.0,
         }
@@ -145,15 +159,13 @@ impl StepCost {
     /// The same of a step of decodes alone, each of which computes a window of `width` tokens and reads its context once.
     /// `None` where no such step was measured.
     pub fn predict_windows(&self, shape: &StepShape, width: u32) -> Option<Duration> {
-        let (_, times) = self.windows.iter().find(|own| own.0 == width)?;
-        if shape.chunk_tokens > 0 || times.points().is_empty() {
+        let own = self.windows.iter().find(|own| own.width == width)?;
+        if shape.chunk_tokens > 0 || own.times.points().is_empty() {
             return None;
         }
-        let others = StepShape {
-            decodes: 0,
-            ..*shape
-        };
-        let ms = times.at(shape.decodes) * self.correction + self.predict_ms(&others);
+        let context_ms = f64::from(own.context_ns) * shape.context as f64 / 1e6;
+        let encode_ms = shape.encode.as_secs_f64() * 1e3;
+        let ms = (own.times.at(shape.decodes) + context_ms + encode_ms) * self.correction;
         Duration::try_from_secs_f64(ms / 1e3).ok()
     }
 
@@ -258,6 +270,10 @@ impl StepCost {
         let full = *self.graph_tokens.get(larger.checked_sub(1)?)?;
         full.checked_sub(shape.tokens())
     }
+}
+
+fn non_negative(ns: f32) -> f32 {
+    if usable(ns) { ns } else { 0.0 }
 }
 
 /// Whether chunks of `a` tokens get through a prompt at least as fast as chunks of `b`.

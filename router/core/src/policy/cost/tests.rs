@@ -193,13 +193,14 @@ fn windows_take_what_was_measured_of_their_width_and_read_their_context() {
             width: 2,
             rows: vec![1, 8],
             times_ms: vec![5.0, 12.0],
+            context_ns: 1.5,
         }],
         ..MeasuredCost::default()
     };
     let mut cost = StepCost::from(&measured);
     assert_eq!(cost.predict_windows(&decodes(1, 0), 2), Some(ms(5.0)));
     let with_context = cost.predict_windows(&decodes(8, 1_000_000), 2);
-    assert_eq!(with_context, Some(ms(12.0 + 8.0)));
+    assert_eq!(with_context, Some(ms(12.0 + 12.0)));
     assert_eq!(cost.predict_windows(&decodes(1, 0), 4), None);
     let mut with_prompt = decodes(1, 0);
     with_prompt.add_chunk(0, 8);
