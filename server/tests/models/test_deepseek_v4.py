@@ -135,6 +135,14 @@ def test_a_published_file_is_read_as_transformers_reads_it() -> None:
     assert 160e9 < weight_bytes(config, 2) < 170e9
 
 
+def test_a_drafter_in_the_same_file_changes_nothing() -> None:
+    keys = {"dspark_block_size": 5, "dspark_markov_rank": 32, "dspark_noise_token_id": 500}
+    raw = {**PUBLISHED, **keys, "dspark_target_layer_ids": [40, 41, 42], "num_nextn_predict_layers": 3}
+    plain, config = (parse_model_config(JsonObject(each, "config.json"), None) for each in (PUBLISHED, raw))
+    assert config.decoder == plain.decoder
+    assert "mtp.*" in config.names.ignored
+
+
 KINDS = {
     (0, False): "sliding_attention",
     (1, True): "compressed_sparse_attention",
