@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.deepseek_v4 import DEEPSEEK_V4, DEEPSEEK_V4_CASES, PUBLISHED, names_of_authors, published
+from support.deepseek_v4 import DEEPSEEK_V4, DEEPSEEK_V4_CASES, OTHER, PUBLISHED, names_of_authors, published
 from support.driver import Driver
 from support.families import logits_of, made, model_of, write
 from support.loading import load
@@ -102,6 +102,20 @@ def test_published_files_mean_what_their_codes_stand_for(
         torch.testing.assert_close(each, expected, atol=1e-3, rtol=1e-3)
 
 
+def test_scales_of_experts_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    case = replace(CASE, values={**OTHER, "hidden_size": 64, "moe_intermediate_size": 64})
+    write(case, made(case), tmp_path)
+    path = tmp_path / "model.safetensors"
+    stored, config, _ = published(load_file(path), json.loads((tmp_path / "config.json").read_text()))
+    stored["layers.1.ffn.experts.3.w2.scale"].view(torch.uint8)[5, 1] = 255
+    save_file({name: tensor.contiguous().clone() for name, tensor in stored.items()}, path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        ModelFilesError, match=r"`model\.layers\.1\.mlp\.experts\.3\.down_proj\.weight_scale` holds scales"
+    ):
+        load(tmp_path)
+
+
 def test_a_published_file_is_read_as_transformers_reads_it() -> None:
     config = parse_model_config(JsonObject(PUBLISHED, "config.json"), None)
     mixers = [each for each in config.decoder.mixers if isinstance(each, CompressedAttentionSpec)]
@@ -119,6 +133,14 @@ def test_a_published_file_is_read_as_transformers_reads_it() -> None:
     assert [each.by_token for each in routes] == [True] * 3 + [False] * 40
     # 284 billion weights, of which those of experts have four bits, and 16 for the scale of 32 of them.
     assert 160e9 < weight_bytes(config, 2) < 170e9
+
+
+def test_a_drafter_in_the_same_file_changes_nothing() -> None:
+    keys = {"dspark_block_size": 5, "dspark_markov_rank": 32, "dspark_noise_token_id": 500}
+    raw = {**PUBLISHED, **keys, "dspark_target_layer_ids": [40, 41, 42], "num_nextn_predict_layers": 3}
+    plain, config = (parse_model_config(JsonObject(each, "config.json"), None) for each in (PUBLISHED, raw))
+    assert config.decoder == plain.decoder
+    assert "mtp.*" in config.names.ignored
 
 
 KINDS = {
@@ -213,6 +235,7 @@ def test_what_it_cannot_have_is_refused(folder: Path) -> None:
         ({"index_head_dim": 512}, ConfigurationError, "`index_head_dim` must be an integer of at most 256"),
         ({"layer_types": ["sliding_attention"]}, ConfigurationError, "`layer_types` must be a list of 3 times one of"),
         ({"layer_types": None, "compress_ratios": [0, 4, 8]}, ConfigurationError, "`compress_ratios` must be a list"),
+        ({"layer_types": None, "compress_ratios": [[0], 4, 4]}, ConfigurationError, "`compress_ratios` must be a list"),
         ({"mlp_bias": True}, UnsupportedModel, "`mlp_bias` in config.json must be false"),
         ({"mlp_layer_types": ["dense"] * 3}, ConfigurationError, "`mlp_layer_types` must be a list of 3 times"),
         ({"n_shared_experts": 2}, UnsupportedModel, "`n_shared_experts` in config.json must be 1"),

@@ -24,7 +24,7 @@ _MOST_RATE = 1024
 """Positions of an entry are read at once: a hostile number must not fill the memory."""
 _MX_GROUP = 32
 _SLIDING, _SPARSE, _HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
-_OF_RATIOS: Mapping[object, str] = {0: _SLIDING, 4: _SPARSE, 128: _HEAVY}
+_OF_RATIOS: Mapping[float, str] = {0: _SLIDING, 4: _SPARSE, 128: _HEAVY}
 """Types of layers, by the numbers in `compress_ratios` of published files."""
 _USUAL_RATES = {_SPARSE: 4, _HEAVY: 128}
 _OLDER_RATES = {_SPARSE: "compress_rate_csa", _HEAVY: "compress_rate_hca"}
@@ -68,7 +68,8 @@ def _layer_types(config: JsonObject, count: int) -> tuple[str, ...]:
     if "layer_types" in config:
         key, kinds = "layer_types", list(config.strings("layer_types"))
     elif "compress_ratios" in config:
-        key, kinds = "compress_ratios", [_OF_RATIOS.get(each, "") for each in config.array("compress_ratios")]
+        key, ratios = "compress_ratios", config.array("compress_ratios")
+        kinds = [_OF_RATIOS.get(each, "") if isinstance(each, int | float) else "" for each in ratios]
     else:
         key, kinds = "layer_types", [_HEAVY, _HEAVY, *(_SPARSE if index % 2 else _HEAVY for index in range(count))]
     known = _OF_RATIOS.values() if key == "layer_types" else _OF_RATIOS

@@ -22,5 +22,5 @@ def read(shard: MatrixShard) -> Groups:
     codes = halves(packed.view(torch.uint8))[:, start % 2 :][:, : stop - start].contiguous()
     types = (torch.uint8, torch.float8_e8m0fnu)
     exponents = shard.read("weight_scale", (outputs, span.count), types, shard.rows, span.cut).view(torch.uint8)
-    scales = powers(exponents.contiguous())
+    scales = shard.finite("weight_scale", powers(exponents.contiguous()))
     return Groups(codes, scales, None, 4, span.size, span.offset, table=table(codes.device))
