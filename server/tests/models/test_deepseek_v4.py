@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.comparing import assert_whole_context_is_equal
 from support.deepseek_v4 import DEEPSEEK_V4, DEEPSEEK_V4_CASES, OTHER, PUBLISHED, names_of_authors, published
-from support.driver import Driver
-from support.families import logits_of, made, model_of, write
+from support.families import made, model_of, write
 from support.loading import load
 from support.probabilities import log_probabilities, of_groups
 from support.thread_ranks import thread_groups
@@ -51,27 +51,9 @@ def changed(folder: Path, values: dict[str, object]) -> ModelConfig:
 def test_contexts_reach_as_far_as_positions_whatever_stands_for_them(
     sparse: int, heavy: int, window: int, chosen: int, tmp_path: Path
 ) -> None:
-    """Prompts of every length around an entry's end, whole and cut, then decodes to the last position."""
     rates = {"compressed_sparse_attention": sparse, "heavily_compressed_attention": heavy}
     values = {**DEEPSEEK_V4, "compress_rates": rates, "sliding_window": window, "index_topk": chosen}
-    case = replace(CASE, values=values)
-    reference = made(case)
-    write(case, reference, tmp_path)
-    ids = [(31 * index + index // 7) % 90 + 4 for index in range(64)]
-    expected = logits_of(case, reference, ids)
-    driver, lengths = Driver(load(tmp_path), max_tokens=64), sorted({60, 1, heavy, 2 * sparse + 1})
-    found = driver.prefill({str(length): ids[:length] for length in lengths}, all_logits=True)
-    close(found, torch.cat([expected[:length] for length in lengths]))
-    for length in range(60, 64):
-        driver.ids["60"].append(ids[length])
-        close(driver.decode(["60"])[0], expected[length])
-    driver.register("cut", ids)
-    for first in range(0, 63, 7):
-        close(driver.extend("cut", 7)[0], expected[first + 6])
-
-
-def close(found: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
+    assert_whole_context_is_equal(replace(CASE, values=values), tmp_path, {1, heavy, 2 * sparse + 1})
 
 
 def test_published_files_mean_what_their_codes_stand_for(

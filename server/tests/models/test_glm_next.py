@@ -5,11 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
-from support.driver import Driver
+from support.comparing import assert_whole_context_is_equal
 from support.eight_bit import quantise_folder
-from support.families import PROMPTS, logits_of, made, model_of, write
+from support.families import PROMPTS, made, model_of, write
 from support.glm_next import GLM_NEXT, GLM_NEXT_CASES
 from support.loading import load
 from support.moe_cases import with_corrections
@@ -40,26 +39,9 @@ def changed(folder: Path, values: dict[str, object]) -> ModelConfig:
 
 @pytest.mark.parametrize(("chosen", "pool"), [(5, 1), (12, 4), (16, 16), (64, 8)])
 def test_contexts_reach_as_far_as_positions_whatever_the_size_of_a_pool(chosen: int, pool: int, tmp_path: Path) -> None:
-    """Prompts of every length around a pool's end, whole and cut, then decodes to the last position."""
     text = {**GLM_NEXT, "index_topk": chosen, "index_kpool": pool}
     case = replace(CASE, values={**CASE.values, "text_config": text})
-    reference = made(case)
-    write(case, reference, tmp_path)
-    ids = [(31 * index + index // 7) % 90 + 4 for index in range(64)]
-    expected = logits_of(case, reference, ids)
-    driver, lengths = Driver(load(tmp_path), max_tokens=64), sorted({60, 1, pool, 2 * pool + 1})
-    found = driver.prefill({str(length): ids[:length] for length in lengths}, all_logits=True)
-    close(found, torch.cat([expected[:length] for length in lengths]))
-    for length in range(60, 64):
-        driver.ids["60"].append(ids[length])
-        close(driver.decode(["60"])[0], expected[length])
-    driver.register("cut", ids)
-    for first in range(0, 63, 7):
-        close(driver.extend("cut", 7)[0], expected[first + 6])
-
-
-def close(found: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
+    assert_whole_context_is_equal(case, tmp_path, {1, pool, 2 * pool + 1})
 
 
 def test_a_published_file_has_all_its_positions() -> None:

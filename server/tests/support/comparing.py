@@ -1,16 +1,18 @@
 """A model of ours beside the class of transformers that it comes from."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from support.driver import Driver
-from support.families import PROMPTS, Case, logits_of, model_of, write
+from support.families import PROMPTS, Case, logits_of, made, model_of, write
 from support.generating import generations
+from support.loading import load
 from text_generation_server.engine.engine import Engine
 from text_generation_server.models import CausalLM
 
@@ -49,3 +51,24 @@ def assert_generations_are_equal(case: Case, reference: PreTrainedModel, engine:
         expected = logprobs[torch.arange(len(logprobs)), each.ids[1:]].tolist()
         assert each.logprobs == pytest.approx(expected[first:], abs=1e-3)
     assert alone.tokens == together[4].tokens
+
+
+def assert_whole_context_is_equal(case: Case, folder: Path, cuts: Collection[int], positions: int = 64) -> None:
+    """Prompts that end at each of `cuts`, whole, then decodes to the last position, and a prompt in pieces of seven."""
+    reference = made(case)
+    write(case, reference, folder)
+    ids = [(31 * index + index // 7) % 90 + 4 for index in range(positions)]
+    expected, last = logits_of(case, reference, ids), positions - 4
+    driver, lengths = Driver(load(folder), max_tokens=positions), sorted({*cuts, last})
+    found = driver.prefill({str(length): ids[:length] for length in lengths}, all_logits=True)
+    _close(found, torch.cat([expected[:length] for length in lengths]))
+    for length in range(last, positions):
+        driver.ids[str(last)].append(ids[length])
+        _close(driver.decode([str(last)])[0], expected[length])
+    driver.register("cut", ids)
+    for first in range(0, positions - 1, 7):
+        _close(driver.extend("cut", 7)[0], expected[first + 6])
+
+
+def _close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)

@@ -406,14 +406,25 @@ async fn pinned_adapters_are_on_the_device_before_anybody_asks() {
     server.assert_clean(64).await;
 }
 
-#[tokio::test]
-async fn a_load_outlives_the_shards() {
-    let root = tempfile::tempdir().unwrap();
-    let (_, setup) = in_folder(root.path(), &[1], 2);
+/// A request whose adapter is read from a folder, and whose load waits in the shards.
+async fn with_a_load_under_way(
+    root: &Path,
+) -> (
+    Server,
+    tokio::task::JoinHandle<Result<GenerateAnswer, InferError>>,
+) {
+    let (_, setup) = in_folder(root, &[1], 2);
     let server = Server::start(setup, batch_limits(), 64).await;
     server.mock.hold_loads();
     let infer = server.infer.clone();
     let request = tokio::spawn(async move { infer.generate(asked(Some("a1"), 3)).await });
+    (server, request)
+}
+
+#[tokio::test]
+async fn a_load_outlives_the_shards() {
+    let root = tempfile::tempdir().unwrap();
+    let (server, request) = with_a_load_under_way(root.path()).await;
     until("it is asked for", || server.mock.loads().len() == 1).await;
     server.mock.kill();
     server.until_recovered(1).await;
@@ -426,11 +437,7 @@ async fn a_load_outlives_the_shards() {
 #[tokio::test]
 async fn a_load_under_which_the_shards_are_lost_twice_is_refused() {
     let root = tempfile::tempdir().unwrap();
-    let (_, setup) = in_folder(root.path(), &[1], 2);
-    let server = Server::start(setup, batch_limits(), 64).await;
-    server.mock.hold_loads();
-    let infer = server.infer.clone();
-    let request = tokio::spawn(async move { infer.generate(asked(Some("a1"), 3)).await });
+    let (server, request) = with_a_load_under_way(root.path()).await;
     for loss in 1..=2 {
         until("it is asked for", || server.mock.loads().len() == loss).await;
         server.mock.kill();
