@@ -23,7 +23,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -179,18 +179,16 @@ def adapters(asked: argparse.Namespace, flags: list[str], table: Table) -> None:
 def windows(asked: argparse.Namespace, flags: list[str], table: Table) -> None:
     """Texts that can be drafted and others, without and with the flags that draft."""
     make = partial(completion, vocab_size=of_text(asked.folder)["vocab_size"])
-    for number, drafting in enumerate(["", *asked.drafting]):
-        label = drafting or "none"
-        with server(asked.folder, [*flags, *shlex.split(drafting)], f"windows-{number}"):
-            kinds = {**KINDS, "records": {**KINDS["records"], **compact_json()}}
-            for kind in asked.kinds.split(","):
-                for case in asked.cases.split(","):
-                    streams, length = map(int, case.split("x"))
-                    bodies = [make(i, length, seed=i, **kinds[kind]) for i in range(streams)]
-                    before = drafts()
-                    ms = token_ms(bodies, asked.tokens)
-                    checked, right = (now - then for now, then in zip(drafts(), before, strict=True))
-                    table.note(drafts=label, text=kind, case=case, ms_a_token=ms, checked=checked, right=right)
+    for label in drafting_servers(asked, flags):
+        for kind in asked.kinds.split(","):
+            body = {**KINDS[kind], **(compact_json() if kind == "records" else {})}
+            for case in asked.cases.split(","):
+                streams, length = map(int, case.split("x"))
+                bodies = [make(i, length, seed=i, **body) for i in range(streams)]
+                before = drafts()
+                ms = token_ms(bodies, asked.tokens)
+                checked, right = (now - then for now, then in zip(drafts(), before, strict=True))
+                table.note(drafts=label, text=kind, case=case, ms_a_token=ms, checked=checked, right=right)
 
 
 def texts(asked: argparse.Namespace, flags: list[str], table: Table) -> None:
@@ -205,15 +203,20 @@ def texts(asked: argparse.Namespace, flags: list[str], table: Table) -> None:
             parameters["prediction"] = " ".join(chance.choices(WORDS, k=12))
         bodies.append({"inputs": " ".join(chance.choices(WORDS, k=chance.randrange(1, 12))), "parameters": parameters})
     found: list[list[Any]] = []
-    for number, drafting in enumerate(["", *asked.drafting]):
-        label = drafting or "none"
-        with server(asked.folder, ["--deterministic", *flags, *shlex.split(drafting)], f"texts-{number}"):
-            answers = [each for _, each in at_once(bodies, 64, "/generate")]
-            found.append([(each["generated_text"], each["details"]["tokens"]) for each in answers])
-            table.note(drafts=label, answers=len(answers), checked=drafts()[0], right=drafts()[1])
+    for label in drafting_servers(asked, ["--deterministic", *flags]):
+        answers = [each for _, each in at_once(bodies, 64, "/generate")]
+        found.append([(each["generated_text"], each["details"]["tokens"]) for each in answers])
+        table.note(drafts=label, answers=len(answers), checked=drafts()[0], right=drafts()[1])
     for drafting, other in zip(asked.drafting, found[1:], strict=True):
         equal = sum(one == same for one, same in zip(found[0], other, strict=True))
         table.note(drafts=drafting, answers=len(bodies), equal=equal)
+
+
+def drafting_servers(asked: argparse.Namespace, flags: list[str]) -> Iterator[str]:
+    """Serves without drafts, then with the flags of each argument of `--drafting`, and yields what these are."""
+    for number, drafting in enumerate(["", *asked.drafting]):
+        with server(asked.folder, [*flags, *shlex.split(drafting)], f"{asked.command}-{number}"):
+            yield drafting or "none"
 
 
 def compact_json() -> Body:

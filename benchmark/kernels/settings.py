@@ -14,9 +14,15 @@ MatrixT = TypeVar("MatrixT", bound=Hashable)
 
 
 def replace_settings(
-    operator: str, entries: Sequence[Mapping[str, Any]], replaced: Callable[[Mapping[str, Any]], bool]
+    operator: str,
+    entries: Sequence[Mapping[str, Any]],
+    replaced: Callable[[Mapping[str, Any]], bool] | None = None,
 ) -> None:
-    """Replaces the entries whose key is `replaced` in the data file of `operator` by `entries`, a line each."""
+    """Replaces the entries whose key is `replaced` in the data file of `operator` by `entries`, a line each. Without
+    `replaced`, those with the same keys.
+    """
+    keys = [entry["key"] for entry in entries]
+    replaced = replaced or (lambda key: key in keys)
     with resources.as_file(resources.files("text_generation_kernels") / "tuned" / f"{operator}.json") as path:
         others = [each for each in json.loads(path.read_text(encoding="utf-8")) if not replaced(each["key"])]
         lines = ",\n".join(f"  {json.dumps(entry)}" for entry in [*entries, *others])

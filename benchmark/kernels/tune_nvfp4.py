@@ -152,8 +152,7 @@ def write(rows: list[Row]) -> None:
         }
         for row in rows
     ]
-    known = [entry["key"] for entry in entries]
-    replace_settings("nvfp4_small_hopper", entries, lambda key: key in known)
+    replace_settings("nvfp4_small_hopper", entries)
 
 
 def main() -> None:

@@ -87,8 +87,7 @@ def write(rows: list[Row]) -> None:
         )
         for _, row in sorted(best.items(), key=lambda item: str(item[0]))
     ]
-    known = [entry["key"] for entry in entries]
-    replace_settings("w4a16_large_hopper", entries, lambda key: key in known)
+    replace_settings("w4a16_large_hopper", entries)
 
 
 def main() -> None:

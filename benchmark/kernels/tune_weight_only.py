@@ -159,8 +159,7 @@ def write(rows: list[Row]) -> None:
         }
         for row in rows
     ]
-    known = [entry["key"] for entry in entries]
-    replace_settings("weight_only_linear", entries, lambda key: key in known)
+    replace_settings("weight_only_linear", entries)
 
 
 def main() -> None:

@@ -62,11 +62,11 @@ from .moe.expert_matrix import ExpertMatrix
 from .moe.expert_mlps import ExpertMlps
 from .moe.mixture import mixture
 from .moe.moe_experts import moe_experts
-from .moe.moe_route import RouteOptions, moe_route
+from .moe.moe_route import RouteOptions, moe_route, router_scores
 from .moe.routing import Routing
 from .norm.act_and_mul import act_and_mul
 from .norm.activate import activate
-from .norm.activations import GATED, alone, sigmoid, sqrt_softplus
+from .norm.activations import GATED, alone, sigmoid
 from .norm.add_layer_norm import add_layer_norm
 from .norm.add_rms_norm import add_rms_norm
 from .norm.gated_norm import gated_norm
@@ -247,6 +247,7 @@ __all__ = [
     "replaced_logits",
     "rms_norm",
     "rotate_heads",
+    "router_scores",
     "run_of",
     "scales_of_head",
     "selective_scan",
@@ -256,7 +257,6 @@ __all__ = [
     "sigmoid_gate",
     "span_attention",
     "split_size",
-    "sqrt_softplus",
     "state_space",
     "stream_coefs",
     "survivors",

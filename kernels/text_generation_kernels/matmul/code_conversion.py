@@ -233,14 +233,14 @@ def _spread_words(words):
 
 @triton.constexpr_function
 def scaled_e2m1_is_less(dtype):
-    """By what products of `scaled_e2m1` are to be multiplied."""
+    """What sums over weights of `scaled_e2m1` are to be multiplied by."""
     return 2.0**14 if dtype == tl.float16 else 2.0**8
 
 
 @triton.jit
 def scaled_e2m1(words, scales, dtype: tl.constexpr):
     """Words [rows, 32] of a block of e2m1 to its eight planes [rows, 32], times the 16 scales [rows, 16] of its
-    groups, which are bytes of float8. The products are exact, and less than they should be (`scaled_e2m1_is_less`).
+    groups, which are bytes of float8. Each weight is exact, and less than it should be (`scaled_e2m1_is_less`).
 
     Neighbours in a row must be in one thread, as for `nibbles`.
     """

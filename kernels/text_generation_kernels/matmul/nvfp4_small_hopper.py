@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..runtime.launch import Launcher
 from ..runtime.triton import cuda, gl, gluon, hopper, triton
-from .code_conversion import e2m1_fp16, float4
+from .code_conversion import e2m1_fp16, float4, scaled_e2m1_is_less
 from .group_quantisation import BLOCK, PackedMatrix
 from .nvfp4_gemv import left_operand, right_operand
 
@@ -39,8 +39,6 @@ _SCALES_BF16 = gl.constexpr(
 )
 _TIMES_FP16 = gl.constexpr("mul.rn.f16x2 $0, $1, $2;")
 _TIMES_BF16 = gl.constexpr("mul.rn.bf16x2 $0, $1, $2;")
-_LESS_FP16, _LESS_BF16 = gl.constexpr(2.0**14), gl.constexpr(2.0**8)
-"""What sums are multiplied by: weights are less."""
 
 
 @gluon.jit
@@ -159,8 +157,9 @@ def nvfp4_small_hopper_kernel(
     sums = gl.convert_layout(gl.sum(acc, axis=0), stored)
     rows = first + gl.arange(0, BLOCK_N, gl.SliceLayout(1, stored))
     exists = rows < outputs
-    FP16: gl.constexpr = x_ptr.dtype.element_ty == gl.float16
-    sums *= (gl.load(factors_ptr + rows, mask=exists, other=0.0) * (_LESS_FP16 if FP16 else _LESS_BF16))[:, None]
+    # Weights are as those of `scaled_e2m1`.
+    less: gl.constexpr = scaled_e2m1_is_less(x_ptr.dtype.element_ty)
+    sums *= (gl.load(factors_ptr + rows, mask=exists, other=0.0) * less)[:, None]
     if bias_ptr is not None:
         sums += gl.load(bias_ptr + rows, mask=exists, other=0.0).to(gl.float32)[:, None]
     members = gl.arange(0, BLOCK_M, gl.SliceLayout(0, stored))

@@ -22,6 +22,7 @@ A layer calls it once, with a thread block for each token: latency bounds it.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -270,17 +271,26 @@ def moe_route_triton(logits: Tensor, bias: Tensor | None, options: RouteOptions,
     )
 
 
+def router_scores(logits: Tensor, score: str) -> Tensor:
+    """Returns the scores of logits [T, experts] float32. Those of "sparsemixer" depend on the choice; here they are the
+    logits.
+    """
+    return _FORMULAS.get(score, lambda same: same)(logits)
+
+
+_FORMULAS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda logits: logits.softmax(dim=1),
+    "sigmoid": sigmoid,
+    "sqrtsoftplus": sqrt_softplus,
+}
+
+
 def moe_route_torch(logits: Tensor, bias: Tensor | None, options: RouteOptions, routing: Routing) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     ids, weights, top_k, score = routing.ids, routing.weights, options.top_k, options.score
     experts = logits.shape[1] - options.shared_gate
     routed = logits[:, :experts].float()
-    formulas = {
-        "softmax": lambda: routed.softmax(dim=1),
-        "sigmoid": lambda: sigmoid(routed),
-        "sqrtsoftplus": lambda: sqrt_softplus(routed),
-    }
-    scores = formulas.get(score, lambda: routed)()
+    scores = router_scores(routed, score)
     ranking = routed if score == "softmax" and options.groups == 1 else scores
     if bias is not None:
         ranking = scores + bias

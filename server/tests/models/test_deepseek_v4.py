@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.comparing import assert_whole_context_is_equal
 from support.deepseek_v4 import DEEPSEEK_V4, DEEPSEEK_V4_CASES, OTHER, PUBLISHED, names_of_authors, published
-from support.families import made, model_of, write
+from support.families import changed, made, model_of, write
 from support.loading import load
 from support.probabilities import log_probabilities, of_groups
 from support.thread_ranks import thread_groups
@@ -38,11 +38,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("deepseek")
     write(CASE, model_of(NAME), folder)
     return folder
-
-
-def changed(folder: Path, values: dict[str, object]) -> ModelConfig:
-    raw = json.loads((folder / "config.json").read_text())
-    return parse_model_config(JsonObject({**raw, **values}, "config.json"), None)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """GLM 5.3 Flash: pools of every size, its quantised files, and what is refused."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from support.comparing import assert_whole_context_is_equal
 from support.eight_bit import quantise_folder
-from support.families import PROMPTS, made, model_of, write
+from support.families import PROMPTS, changed, made, model_of, write
 from support.glm_next import GLM_NEXT, GLM_NEXT_CASES
 from support.loading import load
 from support.moe_cases import with_corrections
@@ -30,11 +29,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("glm")
     write(CASE, model_of(NAME), folder)
     return folder
-
-
-def changed(folder: Path, values: dict[str, object]) -> ModelConfig:
-    raw = json.loads((folder / "config.json").read_text())
-    return parse_model_config(JsonObject({**raw, **values}, "config.json"), None)
 
 
 @pytest.mark.parametrize(("chosen", "pool"), [(5, 1), (12, 4), (16, 16), (64, 8)])

@@ -28,6 +28,9 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
 )
 
+from text_generation_server.config.json_object import JsonObject
+from text_generation_server.config.model import ModelConfig, parse_model_config
+
 # Transformers has the class, and lists its model of images beside text alone.
 AutoModelForCausalLM.register(Mistral4Config, Mistral4ForCausalLM, exist_ok=True)
 UNLISTED = {"mistral4": "Mistral4ForCausalLM"}
@@ -156,6 +159,12 @@ def write(case: Case, model: PreTrainedModel, folder: Path) -> None:
 
 
 @torch.inference_mode()
+def changed(folder: Path, values: dict[str, object]) -> ModelConfig:
+    """The configuration of a folder with other values."""
+    raw = json.loads((folder / "config.json").read_text())
+    return parse_model_config(JsonObject({**raw, **values}, "config.json"), None)
+
+
 def logits_of(case: Case, model: PreTrainedModel, ids: list[int]) -> Tensor:
     """[len(ids), vocabulary]"""
     return model(torch.tensor([ids]), use_cache=False, **case.inputs(len(ids))).logits[0]

@@ -6,7 +6,7 @@ token in place of the table of slots: the last positions first, then entries. So
 Lists are the same in all layers of a kind, but for entries that an indexer chooses.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from text_generation_kernels import Decodes
 
 from ...config.spec import CompressedAttentionSpec
 from .indexer import aligned
-from .sparse_step import contexts_of, parts_of_scores
+from .sparse_step import block_ends, contexts_of, parts_of_scores
 from .state import InferState
 
 KEY, ENTRY = 0, 1
@@ -77,18 +77,8 @@ def _made(contexts: Decodes, spec: CompressedAttentionSpec, rate: int, room: int
 
 
 def _room(contexts: Decodes, spec: CompressedAttentionSpec, top_k: int) -> ChosenEntries:
-    table, rows = contexts.slot_table, contexts.rows
-    ends = torch.arange(spec.rate - 1, table.shape[1], spec.rate, device=rows.device)
-    order = torch.arange(len(rows), device=rows.device)
-    # Of the table or of rows that tokens have, whichever is smaller.
-    if len(rows) < len(table):
-        slots = table[rows[:, None], ends]
-    else:
-        slots, order = table.index_select(1, ends), rows
-    counts, most = contexts.kv_lens // spec.rate, contexts.max_kv_len // spec.rate
-    keys = Decodes(slots, order, counts, most)
+    keys = block_ends(contexts, spec.rate)
+    entries = replace(keys, slot_table=keys.slot_table * spec.vectors + ENTRY)
     lists, seen = _made(contexts, spec, 0, top_k), contexts.kv_lens.clamp(max=spec.window)
-    lengths = seen + counts.clamp(max=top_k)
-    places = seen[:, None].to(torch.int64) + torch.arange(top_k, device=rows.device)
-    whole = Decodes(lists.slot_table, lists.rows, lengths, lists.max_kv_len)
-    return ChosenEntries(keys, Decodes(slots * spec.vectors + ENTRY, order, counts, most), whole, places)
+    places = seen[:, None].to(torch.int64) + torch.arange(top_k, device=seen.device)
+    return ChosenEntries(keys, entries, replace(lists, kv_lens=seen + keys.kv_lens.clamp(max=top_k)), places)

@@ -20,7 +20,7 @@ from text_generation_kernels import Decodes
 
 from ..weights import Activations
 from .indexer import Indexer, aligned
-from .sparse_step import Choice, SparseStep, contexts_of, parts_of_scores, slots_of, some
+from .sparse_step import Choice, SparseStep, block_ends, contexts_of, parts_of_scores, slots_of, some
 from .state import InferState
 
 
@@ -91,16 +91,8 @@ def _pools_of(state: InferState, pool: int) -> _Pools:
 
 
 def _over_pools(contexts: Decodes, choice: Choice) -> _OverPools:
-    table, rows = contexts.slot_table, contexts.rows
-    ends = torch.arange(choice.block - 1, table.shape[1], choice.block, device=rows.device)
-    order = torch.arange(len(rows), device=rows.device)
-    counts, most = contexts.kv_lens // choice.block, max(1, contexts.max_kv_len // choice.block)
-    # Of the table or of rows that tokens have, whichever is smaller.
-    if len(rows) < len(table):
-        keys = Decodes(table[rows[:, None], ends], order, counts, most)
-    else:
-        keys = Decodes(table.index_select(1, ends), rows, counts, most)
-    width = aligned(most)
-    numbers = torch.arange(width, dtype=torch.int32, device=rows.device)[None]
-    newest = counts.clamp(max=choice.top_k)[:, None].to(torch.int64)
-    return _OverPools(keys, Decodes(numbers, torch.zeros_like(rows), counts, width), newest)
+    keys = block_ends(contexts, choice.block)
+    width = aligned(keys.max_kv_len)
+    numbers = torch.arange(width, dtype=torch.int32, device=keys.kv_lens.device)[None]
+    newest = keys.kv_lens.clamp(max=choice.top_k)[:, None].to(torch.int64)
+    return _OverPools(keys, Decodes(numbers, torch.zeros_like(contexts.rows), keys.kv_lens, width), newest)

@@ -7,11 +7,9 @@ Scores are those of `moe_route` of the kernels, of the same logits. Experts that
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 import text_generation_kernels as kernels
-
-_TINY = 1e-20
+from text_generation_kernels.moe.moe_route import TINY
 
 
 def route_by_token(
@@ -20,20 +18,13 @@ def route_by_token(
     """Writes `routing` from `logits` [N, experts], the experts of all ids, `table` [ids, top_k] int32, and the token
     ids [N] int64. Raises ValueError for scores or norms that are not there.
     """
-    if options.score not in _SCORES or options.norm != 1 or options.shared_gate:
+    if options.score == "sparsemixer" or options.norm != 1 or options.shared_gate:
         raise ValueError(f"experts by token id are not weighted by {options.score!r} and norm {options.norm}")
     top_k, chosen = options.top_k, table.index_select(0, token_ids)
-    scores = _SCORES[options.score](logits.float()).gather(1, chosen.to(torch.int64))
-    shares = scores / (scores.sum(dim=1, keepdim=True) + _TINY)
+    scores = kernels.router_scores(logits.float(), options.score).gather(1, chosen.to(torch.int64))
+    shares = scores / (scores.sum(dim=1, keepdim=True) + TINY)
     routing.ids[:, :top_k] = chosen - options.first
     routing.weights[:, :top_k] = shares * options.scale
     if options.shared:
         routing.ids[:, top_k:] = torch.arange(options.shared, device=logits.device) + logits.shape[1]
         routing.weights[:, top_k:] = 1.0
-
-
-_SCORES = {
-    "sigmoid": kernels.sigmoid,
-    "sqrtsoftplus": kernels.sqrt_softplus,
-    "softmax": lambda logits: functional.softmax(logits, dim=1),
-}

@@ -120,6 +120,19 @@ def contexts_of(state: InferState) -> Decodes:
     return Decodes(chunks.slot_table, rows, kv_lens, chunks.slot_table.shape[1])
 
 
+def block_ends(contexts: Decodes, size: int) -> Decodes:
+    """Returns each token as a decode over the full blocks of `size` positions before it, by the slots of the last
+    position of each.
+    """
+    table, rows = contexts.slot_table, contexts.rows
+    ends = torch.arange(size - 1, table.shape[1], size, device=rows.device)
+    counts, most = contexts.kv_lens // size, max(1, contexts.max_kv_len // size)
+    # Of the table or of rows that tokens have, whichever is smaller.
+    if len(rows) < len(table):
+        return Decodes(table[rows[:, None], ends], torch.arange(len(rows), device=rows.device), counts, most)
+    return Decodes(table.index_select(1, ends), rows, counts, most)
+
+
 def for_each_head(of_tokens: Tensor, heads: int) -> Tensor:
     """Repeats what there is of each token [T] for each of its heads, [T * heads], contiguous."""
     return of_tokens.repeat_interleave(heads)
