@@ -158,13 +158,13 @@ def write(case: Case, model: PreTrainedModel, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(raw))
 
 
-@torch.inference_mode()
 def changed(folder: Path, values: dict[str, object]) -> ModelConfig:
     """The configuration of a folder with other values."""
     raw = json.loads((folder / "config.json").read_text())
     return parse_model_config(JsonObject({**raw, **values}, "config.json"), None)
 
 
+@torch.inference_mode()
 def logits_of(case: Case, model: PreTrainedModel, ids: list[int]) -> Tensor:
     """[len(ids), vocabulary]"""
     return model(torch.tensor([ids]), use_cache=False, **case.inputs(len(ids))).logits[0]
